@@ -1,0 +1,1 @@
+#include "checkpoint/model_config.h"

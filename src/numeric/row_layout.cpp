@@ -1,0 +1,1 @@
+#include "numeric/row_layout.h"
