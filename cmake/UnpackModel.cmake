@@ -1,0 +1,36 @@
+# Copies a packed checkpoint folder to TARGET and unpacks its weights, checking every file against SOURCE/SHA256SUMS.
+# Run as a script: cmake -DXZ=... -DSOURCE=... -DTARGET=... -P UnpackModel.cmake
+file(MAKE_DIRECTORY ${TARGET})
+# The weights go to a temporary name first: a broken build leaves no half-written model behind.
+set(partial ${TARGET}/model.safetensors.partial)
+execute_process(COMMAND ${XZ} --decompress --stdout ${SOURCE}/model.safetensors.xz
+  OUTPUT_FILE ${partial} RESULT_VARIABLE status ERROR_VARIABLE message)
+if(NOT status EQUAL 0)
+  file(REMOVE ${partial})
+  message(FATAL_ERROR "unpacking ${SOURCE}/model.safetensors.xz failed: ${message}")
+endif()
+
+file(STRINGS ${SOURCE}/SHA256SUMS lines)
+foreach(line IN LISTS lines)
+  string(REGEX MATCH "^([0-9a-f]+)  (.+)$" matched "${line}")
+  if(NOT matched)
+    message(FATAL_ERROR "${SOURCE}/SHA256SUMS: cannot read the line '${line}'")
+  endif()
+  set(wanted ${CMAKE_MATCH_1})
+  set(name ${CMAKE_MATCH_2})
+  if(name STREQUAL "model.safetensors")
+    set(file ${partial})
+  else()
+    set(file ${SOURCE}/${name})
+  endif()
+  file(SHA256 ${file} found)
+  if(NOT found STREQUAL wanted)
+    file(REMOVE ${partial})
+    message(FATAL_ERROR "${file}: the SHA-256 should be ${wanted} and is ${found}. "
+                        "Restore models/ from the repository (git checkout -- models) and build again.")
+  endif()
+  if(NOT name MATCHES "^model\\.safetensors")
+    file(COPY ${file} DESTINATION ${TARGET})
+  endif()
+endforeach()
+file(RENAME ${partial} ${TARGET}/model.safetensors)
