@@ -1,0 +1,70 @@
+// Sampling from one row of logits: pure functions, no state but the caller's counter.
+//
+// Order: logit bias, temperature, top-k, top-p, min-p, then one draw. temperature 0 is greedy (the lowest id
+// of equal logits). The random number of a draw is a function of (seed, counter) alone, so a token never
+// depends on what else runs, and a restored sequence continues with the numbers that it would have had.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "base/ids.h"
+
+namespace pivot {
+
+struct LogitBias {
+  TokenId id{};
+  float bias = 0.0f;  // added to the logit; -inf forbids the token
+};
+
+struct SamplingParams {
+  float temperature = 1.0f;  // >= 0; 0 is greedy
+  float top_p = 1.0f;        // (0, 1]
+  std::int32_t top_k = 0;    // 0: no limit
+  float min_p = 0.0f;        // [0, 1]: relative to the most likely token
+  std::uint64_t seed = 0;
+  std::vector<LogitBias> logit_bias;
+  std::int32_t top_logprobs =
+      -1;  // -1: no logprobs; 0: of the chosen token; n: and of the n most likely tokens
+
+  static SamplingParams greedy() {
+    SamplingParams params;
+    params.temperature = 0.0f;
+    return params;
+  }
+};
+
+struct TokenLogprob {
+  TokenId id{};
+  float logprob =
+      0.0f;  // natural log of the model's own distribution: before bias, temperature and truncation
+};
+
+struct SampledToken {
+  TokenId id{};
+  float logprob = 0.0f;           // valid when SamplingParams::top_logprobs >= 0
+  std::vector<TokenLogprob> top;  // most likely first
+};
+
+// kInvalidArgument naming the parameter, its value and its range; ids of logit_bias must lie in [0,
+// vocab_size).
+Result<> validate(const SamplingParams& params, std::int64_t vocab_size);
+
+// Draws one token. `counter` is the number of this draw in its sequence (the position works).
+// Errors: kInternal when a logit is NaN or +inf, or when no token has a finite logit (faults of the
+// computation, never answered with token 0); kInvalidArgument when the bias forbids every token.
+Result<SampledToken> sample(std::span<const float> logits, const SamplingParams& params,
+                            std::uint64_t counter);
+
+// The most likely token, lowest id first. Errors as `sample`.
+Result<TokenId> argmax(std::span<const float> logits);
+
+// Natural-log probabilities of the row's own softmax: the n most likely tokens, best first.
+std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, std::int32_t n);
+
+// Uniform in [0, 1) with 53 bits: Philox4x32-10 of (seed, counter).
+double uniform(std::uint64_t seed, std::uint64_t counter);
+
+}  // namespace pivot
