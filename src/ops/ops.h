@@ -120,6 +120,8 @@ struct LatentParams {  // 2.4 steps 1 and 5, 2.5, 2.6 steps 2-3: everything that
   const Act* x = nullptr;            // [T, d]
   Act* qr = nullptr;                 // [T, r]
   Act* kv = nullptr;                 // [T, D] raw rows after norm, RoPE and the kv knob's rounding
+  // Optional [T, kv_scale_groups]: E8M0 byte of each group of 64 NoPE dims of `kv`, taken before its rounding.
+  std::uint8_t* kv_scales = nullptr;
   float* index_weights = nullptr;    // f32 [T, Hi], both scale factors included; ratio 4 only
   LayerCacheView cache;              // compressor states advance; finished entries are written to their pages
 };
@@ -144,6 +146,9 @@ struct AttentionParams {  // 2.4: visible set, softmax with sink, inverse rotati
   const AttentionWeights* weights = nullptr;
   const Act* q = nullptr;                    // [T, H, D]
   const Act* kv = nullptr;                   // [T, D] this step's raw rows
+  // Optional, as written by latent(): makes a packed ring byte-equal to packing the rows before their rounding
+  // (specification 3.1). Without it the bytes may differ while the values they stand for do not.
+  const std::uint8_t* kv_scales = nullptr;
   LayerCacheView cache;                      // rows before the step come from cache.window
   const std::int32_t* selected = nullptr;    // ratio 4 with selection: see IndexSelectParams; null = all visible entries
   const std::int32_t* selected_count = nullptr;
