@@ -186,7 +186,8 @@ Result<> Model::forward(const Step& step, TapSink* sink) {
       w.spans,    step.spans.data()};
 
   // 2.1
-  backend_->embed(pass.batch, {weights_->embed, static_cast<std::int32_t>(c.hc_mult), w.h});
+  backend_->embed(pass.batch,
+                  {.embed = weights_->embed, .num_streams = static_cast<std::int32_t>(c.hc_mult), .h = w.h});
   pass.taps.act("hc_in", 0, w.h, {num_tokens, c.hc_mult, c.hidden_size});
   for (std::int32_t layer = 0; layer < c.num_hidden_layers; ++layer) {
     attention_block(pass, layer);
@@ -194,13 +195,21 @@ Result<> Model::forward(const Step& step, TapSink* sink) {
   }
   // 2.2 hc_head, final norm, and the LM head on the rows that need logits.
   const auto last = static_cast<std::int32_t>(c.num_hidden_layers);
-  backend_->hc_head(
-      c, knobs(), pass.batch,
-      {&weights_->hc_head, weights_->norm, w.h, w.out, w.post, w.comb, num_rows, w.logit_rows, w.final_x});
+  backend_->hc_head(c, knobs(), pass.batch,
+                    {.hc = &weights_->hc_head,
+                     .norm = weights_->norm,
+                     .h = w.h,
+                     .sublayer_out = w.out,
+                     .post = w.post,
+                     .comb = w.comb,
+                     .num_rows = num_rows,
+                     .rows = w.logit_rows,
+                     .x = w.final_x});
   pass.taps.act("hc", last - 1, w.h, {num_tokens, c.hc_mult, c.hidden_size});
   if (num_rows > 0) {
     pass.taps.act("final", last, w.final_x, {num_rows, c.hidden_size});
-    backend_->logits(knobs(), {weights_->head, w.final_x, num_rows, w.logits});
+    backend_->logits(knobs(),
+                     {.head = weights_->head, .x = w.final_x, .num_rows = num_rows, .logits = w.logits});
   }
   return backend_->synchronize();
 }
@@ -215,22 +224,34 @@ void Model::attention_block(Pass& pass, std::int32_t layer) {
   const LayerCacheView& cache = pass.caches[static_cast<std::size_t>(layer)];
   const std::int64_t tokens = pass.batch.num_tokens;
 
-  backend_->hc_seam(
-      context, k, pass.batch,
-      {&weights.attn_hc, weights.attn_norm, w.h, layer == 0 ? nullptr : w.out, w.post, w.comb, w.x});
+  backend_->hc_seam(context, k, pass.batch,
+                    {.hc = &weights.attn_hc,
+                     .norm = weights.attn_norm,
+                     .h = w.h,
+                     .sublayer_out = layer == 0 ? nullptr : w.out,
+                     .post = w.post,
+                     .comb = w.comb,
+                     .x = w.x});
   if (layer > 0) pass.taps.act("hc", layer - 1, w.h, {tokens, c.hc_mult, c.hidden_size});
   pass.taps.act("attn_in", layer, w.x, {tokens, c.hidden_size});
 
   const bool has_indexer = context.ratio == 4;
   // A packed ring stores the scale bytes that the rounding of kv used.
   std::uint8_t* kv_scales = cache.window.layout.format == RowFormat::kKvPacked ? w.kv_scales : nullptr;
-  backend_->latent(
-      context, k, pass.batch,
-      {&weights.attn, w.x, w.qr, w.kv, has_indexer ? w.index_weights : nullptr, kv_scales, cache});
+  backend_->latent(context, k, pass.batch,
+                   {.weights = &weights.attn,
+                    .x = w.x,
+                    .qr = w.qr,
+                    .kv = w.kv,
+                    .kv_scales = kv_scales,
+                    .index_weights = has_indexer ? w.index_weights : nullptr,
+                    .cache = cache});
   pass.taps.act("qr", layer, w.qr, {tokens, c.q_lora_rank});
   pass.taps.act("kv", layer, w.kv, {tokens, c.head_dim});
 
-  backend_->query(context, k, pass.batch, {&weights.attn, w.qr, w.q, has_indexer ? w.index_q : nullptr});
+  backend_->query(
+      context, k, pass.batch,
+      {.weights = &weights.attn, .qr = w.qr, .q = w.q, .index_q = has_indexer ? w.index_q : nullptr});
   pass.taps.act("q", layer, w.q, {tokens, c.num_attention_heads, c.head_dim});
 
   // While every query sees at most topk entries the selection is all of them, and attending to all visible
@@ -240,17 +261,28 @@ void Model::attention_block(Pass& pass, std::int32_t layer) {
     pass.taps.act("index_q", layer, w.index_q, {tokens, c.index_n_heads, c.index_head_dim});
     pass.taps.f32("index_w", layer, w.index_weights, {tokens, c.index_n_heads});
     if (choose || (topk_ > 0 && pass.taps.wants("index_topk", layer)))
-      backend_->index_select(
-          context, k, pass.batch,
-          {w.index_q, w.index_weights, cache.index_keys, topk_, w.selected, w.selected_count});
+      backend_->index_select(context, k, pass.batch,
+                             {.index_q = w.index_q,
+                              .index_weights = w.index_weights,
+                              .index_keys = cache.index_keys,
+                              .topk = topk_,
+                              .selected = w.selected,
+                              .count = w.selected_count});
     if (topk_ > 0) pass.taps.i32("index_topk", layer, w.selected, {tokens, topk_});
   }
 
   backend_->attention(context, k, pass.batch,
-                      {&weights.attn, w.q, w.kv, kv_scales, cache, choose ? w.selected : nullptr,
-                       choose ? w.selected_count : nullptr, choose ? topk_ : 0, w.o});
+                      {.weights = &weights.attn,
+                       .q = w.q,
+                       .kv = w.kv,
+                       .kv_scales = kv_scales,
+                       .cache = cache,
+                       .selected = choose ? w.selected : nullptr,
+                       .selected_count = choose ? w.selected_count : nullptr,
+                       .topk = choose ? topk_ : 0,
+                       .o = w.o});
   pass.taps.act("o", layer, w.o, {tokens, c.num_attention_heads, c.head_dim});
-  backend_->attention_out(context, k, pass.batch, {&weights.attn, w.o, w.out});
+  backend_->attention_out(context, k, pass.batch, {.weights = &weights.attn, .o = w.o, .out = w.out});
   pass.taps.act("attn_out", layer, w.out, {tokens, c.hidden_size});
 }
 
@@ -264,15 +296,29 @@ void Model::moe_block(Pass& pass, std::int32_t layer) {
   const std::int64_t tokens = pass.batch.num_tokens;
 
   backend_->hc_seam(context, k, pass.batch,
-                    {&weights.ffn_hc, weights.ffn_norm, w.h, w.out, w.post, w.comb, w.x});
+                    {.hc = &weights.ffn_hc,
+                     .norm = weights.ffn_norm,
+                     .h = w.h,
+                     .sublayer_out = w.out,
+                     .post = w.post,
+                     .comb = w.comb,
+                     .x = w.x});
   pass.taps.act("ffn_in", layer, w.x, {tokens, c.hidden_size});
   backend_->route(context, k, pass.batch,
-                  {&weights.ffn, w.x, w.expert_ids, w.expert_weights,
-                   pass.taps.wants("gate_margin", layer) ? w.gate_margin : nullptr});
+                  {.weights = &weights.ffn,
+                   .x = w.x,
+                   .expert_ids = w.expert_ids,
+                   .expert_weights = w.expert_weights,
+                   .margin = pass.taps.wants("gate_margin", layer) ? w.gate_margin : nullptr});
   pass.taps.i32("gate_ids", layer, w.expert_ids, {tokens, c.num_experts_per_tok});
   pass.taps.f32("gate_w", layer, w.expert_weights, {tokens, c.num_experts_per_tok});
   pass.taps.f32("gate_margin", layer, w.gate_margin, {tokens});
-  backend_->moe(context, k, pass.batch, {&weights.ffn, w.x, w.expert_ids, w.expert_weights, w.out});
+  backend_->moe(context, k, pass.batch,
+                {.weights = &weights.ffn,
+                 .x = w.x,
+                 .expert_ids = w.expert_ids,
+                 .expert_weights = w.expert_weights,
+                 .out = w.out});
   pass.taps.act("ffn_out", layer, w.out, {tokens, c.hidden_size});
 }
 
