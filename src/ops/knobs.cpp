@@ -14,6 +14,9 @@ struct Spelling {
   E value;
   std::string_view name;
 };
+// clang 14 does not deduce the arguments of an aggregate by itself.
+template <class E>
+Spelling(E, const char*) -> Spelling<E>;
 
 constexpr std::array kActivations = {Spelling{Activations::kBf16, "bf16"},
                                      Spelling{Activations::kF32, "f32"}};
