@@ -1,9 +1,10 @@
 // How a sub-command joins the program: one file with one `add_...` function, one line in commands.cpp.
 //
-// A command declares its options on the CLI::App that it is given and returns the function to run once they
-// are parsed. Results go to standard output, everything else to standard error. The returned int is the exit
-// code of a run that did its work (0, or a verdict such as "the checkpoints differ"); an Error is printed by
-// main as one sentence, `pivot: ...`, and turned into its sysexits code by the table of base/error.h.
+// A command declares its options on the CLI::App that it is given and returns the function to run once
+// they are parsed. Results go to standard output, everything else to standard error. The returned int is
+// the exit code of a run that did its work (0, or a verdict such as "the checkpoints differ"); an Error is
+// printed by main as one sentence, `pivot: ...`, and turned into its sysexits code by the table of
+// base/error.h.
 #pragma once
 
 #include <functional>
@@ -30,8 +31,7 @@ struct Command {
 std::span<const Command> command_table();
 
 // One per file of the same name. Every option with a long name also reads the environment variable
-// PIVOT_<NAME>
-// (--max-tokens: PIVOT_MAX_TOKENS); main does that for all commands.
+// PIVOT_<NAME> (--max-tokens: PIVOT_MAX_TOKENS); main does that for all commands.
 Run add_knobs(CLI::App& app);
 
 }  // namespace pivot::cli

@@ -9,8 +9,8 @@
 
 namespace pivot::cli {
 
-// "pivot: SENTENCE" on standard error; control characters of the sentence are made visible, so that a hostile
-// file name or tensor name cannot drive the terminal.
+// "pivot: SENTENCE" on standard error; control characters of the sentence are made visible, so that a
+// hostile file name or tensor name cannot drive the terminal.
 void print_error(std::string_view sentence);
 // "pivot: note: SENTENCE", for things worth knowing that are not failures.
 void print_note(std::string_view sentence);
@@ -18,7 +18,8 @@ void print_note(std::string_view sentence);
 bool is_terminal(int file_descriptor);
 // Columns of the terminal behind the descriptor, 80 where there is none.
 int terminal_width(int file_descriptor);
-// Escape sequences are wanted: a terminal, TERM is not "dumb", and NO_COLOR is unset or empty (no-color.org).
+// Escape sequences are wanted: a terminal, TERM is not "dumb", and NO_COLOR is unset or empty
+// (no-color.org).
 bool wants_color(int file_descriptor);
 
 // Columns that the text takes: East Asian wide characters and emoji count 2, combining marks 0.
@@ -64,9 +65,9 @@ class ProgressBar {
   std::chrono::steady_clock::time_point last_draw_;
 };
 
-// While one of these lives, the first SIGINT sets the flag instead of ending the program; a second one that
-// comes before the flag is cleared ends it as usual (exit by signal), so that a stuck program can always be
-// stopped.
+// While one of these lives, the first SIGINT sets the flag instead of ending the program; a second one
+// that comes before the flag is cleared ends it as usual (exit by signal), so that a stuck program can
+// always be stopped.
 class InterruptScope {
  public:
   InterruptScope();
