@@ -22,6 +22,9 @@ class Checkpoint {
   // against the index, and all problems are reported in one Error (fault B24); no tensor data are read.
   static Result<Checkpoint> open(std::string_view path_or_name,
                                  const HubEnvironment& environment = HubEnvironment::from_process());
+  // The same, adding to `problems`; nullopt where any was added.
+  static std::optional<Checkpoint> open(std::string_view path_or_name, const HubEnvironment& environment,
+                                        Problems& problems);
 
   const std::filesystem::path& folder() const { return folder_; }
   const TensorTable& table() const { return table_; }

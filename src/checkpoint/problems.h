@@ -21,8 +21,8 @@ class Problems {
     add_sentence(code, fmt::format(format, std::forward<Args>(args)...));
   }
   void add_sentence(ErrorCode code, std::string sentence);
-  // Takes over a failure, or all the problems that an Error made by to_error() lists.
-  void add(const Error& error);
+  // Takes over a failure met on the way, contexts included.
+  void add(const Error& error) { add_sentence(error.code, error.to_string()); }
 
   bool empty() const { return count_ == 0; }
   std::size_t count() const { return count_; }
@@ -39,6 +39,6 @@ class Problems {
 
 // A name from an untrusted file, fit for a message: in double quotes, control bytes escaped, cut at 120
 // bytes.
-std::string quoted(std::string_view name);
+std::string quote_name(std::string_view name);
 
 }  // namespace pivot

@@ -81,6 +81,12 @@ class TensorTableBuilder {
   // Duplicate names across shards are reported here. The table is usable only while no problem was added.
   TensorTable finish();
 
+  // Adds tensors already parsed. `complete`: all of the header's entries are among them, so tiling can be
+  // judged.
+  void append(std::string file, std::vector<TensorInfo> tensors,
+              std::vector<std::pair<std::string, std::string>> metadata,
+              std::optional<std::uint64_t> data_bytes, std::uint64_t data_begin, bool complete);
+
  private:
   Problems& problems_;
   std::vector<TensorInfo> tensors_;
