@@ -31,6 +31,20 @@ struct SessionOptions {
   std::int32_t chunk_tokens = 0;  // tokens of one prefill step; 0: 256 to 1024 by the size of the workspace
 };
 
+// What a session allocates through its back-end.
+struct SessionMemory {
+  std::int64_t max_context = 0;   // resolved
+  std::int32_t chunk_tokens = 0;  // resolved
+  std::int64_t state_bytes = 0;   // slot, pages, page tables
+  std::int64_t workspace_bytes = 0;
+};
+// The plan behind Session::create: a pure function, exact. `memory_bytes` is what the device has (used only
+// when max_context is 0; 0 means unknown). Errors: kInvalidArgument for a max_context or chunk_tokens out of
+// range.
+Result<SessionMemory> plan_session_memory(const ModelConfig& config, const Knobs& knobs, int activation_bytes,
+                                          std::int64_t max_context, std::int32_t chunk_tokens,
+                                          std::int64_t memory_bytes);
+
 // Called after each prefill step with the tokens done and the tokens to do.
 using ProgressFn = std::function<void(std::int64_t done, std::int64_t total)>;
 // Set to true (by a signal handler, another thread) to stop between steps: the call returns kCancelled

@@ -10,13 +10,6 @@
 namespace pivot {
 namespace {
 
-// Entries index_select has to choose; 0 when the choice is always "all" (specification 2.6).
-std::int32_t resolve_topk(const ModelConfig& config, const Knobs& knobs, std::int64_t max_context) {
-  if (knobs.index_topk == kTopkAll) return 0;
-  const std::int64_t topk = knobs.index_topk == kTopkFromCheckpoint ? config.index_topk : knobs.index_topk;
-  return topk >= max_context / 4 ? 0 : static_cast<std::int32_t>(topk);
-}
-
 std::int64_t product(std::initializer_list<std::int64_t> shape) {
   std::int64_t count = 1;
   for (std::int64_t extent : shape) count *= extent;
@@ -77,6 +70,12 @@ class Taps {
 
 }  // namespace
 
+std::int32_t resolve_index_topk(const ModelConfig& config, const Knobs& knobs, std::int64_t max_context) {
+  if (knobs.index_topk == kTopkAll) return 0;
+  const std::int64_t topk = knobs.index_topk == kTopkFromCheckpoint ? config.index_topk : knobs.index_topk;
+  return topk >= max_context / 4 ? 0 : static_cast<std::int32_t>(topk);
+}
+
 // What the blocks of one step share.
 struct Model::Pass {
   StepBatch batch;
@@ -101,7 +100,7 @@ Result<std::unique_ptr<Model>> Model::create(std::shared_ptr<const ModelWeights>
                 options.max_step_tokens, options.max_step_spans, options.max_logit_rows);
   PIVOT_TRY_VOID(backend->supports(*weights, options.knobs));
 
-  model->topk_ = resolve_topk(config, options.knobs, resolved.max_context);
+  model->topk_ = resolve_index_topk(config, options.knobs, resolved.max_context);
   if (resolved.max_step_tokens == 0)
     resolved.max_step_tokens = default_step_tokens(config, backend->activation_bytes(), model->topk_);
   PIVOT_TRY(model->workspace_, Workspace::create(backend, config,

@@ -23,6 +23,10 @@ struct ModelOptions {
   std::int32_t max_logit_rows = 1;   // rows of logits of one step
 };
 
+// Entries that index_select has to choose per query; 0 when the choice would always be "all"
+// (specification 2.6).
+std::int32_t resolve_index_topk(const ModelConfig& config, const Knobs& knobs, std::int64_t max_context);
+
 // One step on the host side. Spans are sorted by first_token, adjacent, and cover all tokens.
 struct Step {
   std::span<const std::int32_t> token_ids;   // [T]; each in [0, vocab_size)
