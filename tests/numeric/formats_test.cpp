@@ -32,7 +32,8 @@ double e2m1_by_definition(int code) {
   return sign * (exponent == 0 ? 0.5 * mantissa : std::ldexp(2 + mantissa, exponent - 2));
 }
 
-// The nearest magnitude among `values` (ascending codes from 0) after saturating; at equal distance the even code.
+// The nearest magnitude among `values` (ascending codes from 0) after saturating; at equal distance the even
+// code.
 int nearest_code(double magnitude, const std::vector<double>& values) {
   magnitude = std::min(magnitude, values.back());
   int best = 0;
