@@ -108,7 +108,8 @@ DecodeStep decode_step(const ModelFacts& model, const Machine& machine, Parallel
       const double distinct = distinct_experts(config, batch) / experts;
       step.weight_bytes = active.replicated + (active.sharded + active.routed * distinct) * share;
       // One latent serves all heads, so main rows are read on every rank; index keys are split by context.
-      step.cache_bytes = batch * (reads.window + reads.ratio4 + reads.ratio128 + reads.index * share);
+      step.cache_bytes = batch * (reads.window + reads.ratio4 + reads.ratio128 +
+                                  reads.index * (model.split_index_keys ? share : 1.0));
       if (gpus > 1) {
         step.message_seconds = messages_per_step(config) * machine.all_reduce_seconds(gpus);
         if (assumptions.message_bytes)

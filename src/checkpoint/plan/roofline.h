@@ -30,6 +30,8 @@ struct ModelFacts {
   ModelBytes bytes;
   CacheFormats cache;
   int draft_stages = 0;
+  bool split_index_keys =
+      true;  // TP: index keys are split over ranks by context; false: every rank holds all
 };
 
 // Distinct experts that a batch touches in one layer, uniform routing: E (1 - ((E - k) / E)^B).
