@@ -50,7 +50,7 @@ bool is_strict_json(std::string_view text) {
       return false;
     return std::all_of(v.items.begin(), v.items.end(), [&](const auto& item) { return self(self, item); }) &&
            std::all_of(v.members.begin(), v.members.end(),
-                       [&](const auto& member) { return self(self, member.second); });
+                       [&](const auto& member) { return self(self, member.value); });
   };
   return check(check, *value);
 }

@@ -197,7 +197,7 @@ void append_tool_calls(std::string& out, const std::vector<ToolCall>& calls) {
     if (parsed && parsed->is(Value::Kind::kObject)) {
       arguments = *std::move(parsed);
     } else {
-      arguments.members.emplace_back("arguments", Value{Value::Kind::kString, call.arguments, {}, {}});
+      arguments.members.push_back({"arguments", Value{Value::Kind::kString, call.arguments, {}, {}}});
     }
     for (std::size_t i = 0; i < arguments.members.size(); ++i) {
       const auto& [key, value] = arguments.members[i];

@@ -304,9 +304,9 @@ class Parser {
       PIVOT_TRY_VOID(parse_value(member, depth + 1));
       const auto [place, is_new] = places.try_emplace(key, value.members.size());
       if (is_new) {
-        value.members.emplace_back(std::move(key), std::move(member));
+        value.members.push_back({std::move(key), std::move(member)});
       } else {
-        value.members[place->second].second = std::move(member);
+        value.members[place->second].value = std::move(member);
       }
       skip_space();
       if (accept("}")) return {};
@@ -322,8 +322,8 @@ class Parser {
 
 const Value* Value::find(std::string_view key) const {
   const auto it =
-      std::find_if(members.begin(), members.end(), [&](const auto& member) { return member.first == key; });
-  return it == members.end() ? nullptr : &it->second;
+      std::find_if(members.begin(), members.end(), [&](const auto& member) { return member.key == key; });
+  return it == members.end() ? nullptr : &it->value;
 }
 
 bool Value::truthy() const {
@@ -450,9 +450,9 @@ void append(std::string& out, const Value& value) {
       for (std::size_t i = 0; i < value.members.size(); ++i) {
         if (i > 0) out += ", ";
         out += '"';
-        append_escaped(out, value.members[i].first);
+        append_escaped(out, value.members[i].key);
         out += "\": ";
-        append(out, value.members[i].second);
+        append(out, value.members[i].value);
       }
       out += '}';
       break;

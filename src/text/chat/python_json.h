@@ -14,13 +14,15 @@
 
 namespace pivot::python_json {
 
+struct Member;
+
 struct Value {
   enum class Kind : std::uint8_t { kNull, kFalse, kTrue, kInteger, kFloat, kString, kArray, kObject };
   Kind kind = Kind::kNull;
   std::string text;          // kString: UTF-8; numbers: as json.dumps writes them
   std::vector<Value> items;  // kArray
-  std::vector<std::pair<std::string, Value>>
-      members;  // kObject: each key once, at its first place, with its last value
+  // kObject: each key once, at its first place, with its last value.
+  std::vector<Member> members;
 
   bool is(Kind k) const { return kind == k; }
   // The member of an object; nullptr where there is none or this is no object.
@@ -29,6 +31,11 @@ struct Value {
   bool truthy() const;
   // "an object", "a string", ...: for error sentences.
   std::string_view kind_name() const;
+};
+
+struct Member {
+  std::string key;
+  Value value;
 };
 
 // Reads one JSON text. As json.loads: NaN, Infinity and -Infinity are numbers, a duplicate key keeps its
