@@ -18,6 +18,11 @@ if(PIVOT_SANITIZE)
   target_link_options(pivot_compile INTERFACE -fsanitize=${PIVOT_SANITIZE})
 endif()
 
+if(PIVOT_FUZZ)
+  # The libraries under test must report their coverage, or the fuzzer would search blindly.
+  target_compile_options(pivot_compile INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+endif()
+
 # pivot_library(NAME SOURCES... [DEPS ...]) declares the static library pivot_NAME of one source folder.
 function(pivot_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})

@@ -192,7 +192,7 @@ def cmake_lists(tree):
     problems = []
     cmake = {os.path.dirname(p): t for p, t in tree.texts("CMakeLists.txt")}
     for path, _ in tree.texts(".cpp", ".cu"):
-        if MALFORMED.search(path):
+        if not path.startswith(("src/", "apps/", "tests/", "bench/")) or MALFORMED.search(path):
             continue
         folder, named = os.path.dirname(path), False
         while not named:
