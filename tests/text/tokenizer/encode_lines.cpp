@@ -1,5 +1,5 @@
-// Encodes texts for tools/tokenizer_parity.py: reads any number of (u32 byte count, bytes) on standard input and writes
-// (u32 id count, u32 ids) for each on standard output, little-endian.
+// Encodes texts for tools/tokenizer_parity.py: reads any number of (u32 byte count, bytes) on standard input
+// and writes (u32 id count, u32 ids) for each on standard output, little-endian.
 #include <cstdint>
 #include <cstdio>
 #include <string>
