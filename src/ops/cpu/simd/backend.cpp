@@ -1,0 +1,156 @@
+#include "ops/cpu/simd/backend.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "ops/cpu/reference/linear.h"
+#include "ops/cpu/reference/support.h"
+#include "ops/cpu/simd/context.h"
+
+namespace pivot {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+
+std::int64_t memory_bytes(int name) {
+  return static_cast<std::int64_t>(sysconf(name)) * static_cast<std::int64_t>(sysconf(_SC_PAGESIZE));
+}
+
+// What the kernels need beyond the oracle.
+Result<> check_shapes(const ModelConfig& c) {
+  const auto refuse = [](const std::string& what) {
+    return fail(ErrorCode::kUnsupported, "the fast CPU back-end cannot run this model: {}; use the reference back-end",
+                what);
+  };
+  if (c.head_dim % 16 != 0) return refuse(fmt::format("head_dim is {}, it must be a multiple of 16", c.head_dim));
+  if (c.hc_mult > 4) return refuse(fmt::format("hc_mult is {}, at most 4 are supported", c.hc_mult));
+  if (c.qk_rope_head_dim > 2 * simd::kMaxPairs)
+    return refuse(fmt::format("qk_rope_head_dim is {}, at most {} are supported", c.qk_rope_head_dim,
+                              2 * simd::kMaxPairs));
+  if (c.num_attention_heads > simd::kMaxHeads)
+    return refuse(fmt::format("num_attention_heads is {}, at most {} are supported", c.num_attention_heads,
+                              simd::kMaxHeads));
+  const bool indexed = std::find(c.compress_ratios.begin(), c.compress_ratios.end(), 4) != c.compress_ratios.end();
+  if (indexed && c.index_head_dim < 16)
+    return refuse(fmt::format("index_head_dim is {}, it must be at least 16", c.index_head_dim));
+  return {};
+}
+
+class SimdBackend final : public Backend {
+ public:
+  SimdBackend(int num_threads, simd::Isa isa, std::optional<Error> problem)
+      : pool_(num_threads),
+        isa_(isa),
+        problem_(std::move(problem)),
+        context_{simd::kernels(isa), pool_, scratch_, {}} {}
+
+  std::string_view name() const override { return "cpu"; }
+  DeviceInfo device() const override {
+    return {fmt::format("cpu ({}, {} thread{})", simd::to_string(isa_), pool_.size(), pool_.size() == 1 ? "" : "s"),
+            memory_bytes(_SC_PHYS_PAGES)};
+  }
+  int activation_bytes() const override { return 4; }
+  Result<> supports(const ModelWeights& weights, const Knobs& knobs) const override {
+    if (problem_) return fail(*problem_);
+    PIVOT_TRY_VOID(reference::check_support(weights, knobs));
+    return check_shapes(weights.config);
+  }
+
+  Result<std::byte*> allocate(std::int64_t bytes, std::string_view purpose) override {
+    PIVOT_CHECK(bytes >= 0, "{} bytes for {}", bytes, purpose);
+    void* memory =
+        ::operator new(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), kAlignment, std::nothrow);
+    if (memory == nullptr)
+      return fail(ErrorCode::kOutOfMemory,
+                  "{} needs {} bytes, {} are free; reduce the context or the number of sequences", purpose, bytes,
+                  memory_bytes(_SC_AVPHYS_PAGES));
+    return static_cast<std::byte*>(memory);
+  }
+  void release(std::byte* memory) override { ::operator delete(memory, kAlignment); }
+  void fill(std::byte* memory, int value, std::int64_t bytes) override {
+    std::memset(memory, value, static_cast<std::size_t>(bytes));
+  }
+  void upload(void* device, const void* host, std::int64_t bytes) override {
+    std::memcpy(device, host, static_cast<std::size_t>(bytes));
+  }
+  void download(void* host, const void* device, std::int64_t bytes) override {
+    std::memcpy(host, device, static_cast<std::size_t>(bytes));
+  }
+  Result<> synchronize() override { return {}; }
+  Result<std::shared_ptr<const ModelWeights>> place(std::shared_ptr<const ModelWeights> weights) override {
+    return weights;
+  }
+
+  void embed(const StepBatch& batch, const EmbedParams& p) override {
+    const std::int64_t width = p.embed.cols;
+    for (std::int64_t t = 0; t < batch.num_tokens; ++t) {
+      float* h = simd::floats(p.h) + t * p.num_streams * width;
+      reference::dequantize_row(p.embed, batch.token_ids[t], h);
+      for (std::int32_t s = 1; s < p.num_streams; ++s) std::copy_n(h, width, h + s * width);
+    }
+  }
+  void hc_seam(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const HcSeamParams& p) override {
+    simd::hc_seam(fresh(), layer, knobs, batch, p);
+  }
+  void hc_head(const ModelConfig& config, const Knobs& knobs, const StepBatch& batch, const HcHeadParams& p) override {
+    simd::hc_head(fresh(), config, knobs, batch, p);
+  }
+  void latent(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const LatentParams& p) override {
+    simd::latent(fresh(), layer, knobs, batch, p);
+  }
+  void query(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const QueryParams& p) override {
+    simd::query(fresh(), layer, knobs, batch, p);
+  }
+  void index_select(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+                    const IndexSelectParams& p) override {
+    simd::index_select(fresh(), layer, knobs, batch, p);
+  }
+  void attention(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+                 const AttentionParams& p) override {
+    simd::attention(fresh(), layer, knobs, batch, p);
+  }
+  void attention_out(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+                     const AttentionOutParams& p) override {
+    simd::attention_out(fresh(), layer, knobs, batch, p);
+  }
+  void route(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const RouteParams& p) override {
+    simd::route(fresh(), layer, knobs, batch, p);
+  }
+  void moe(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const MoeParams& p) override {
+    simd::moe(fresh(), layer, knobs, batch, p);
+  }
+  void logits(const Knobs&, const LogitsParams& p) override { simd::logits(fresh(), p); }
+
+ private:
+  // The context with all temporary memory free again.
+  simd::Context& fresh() {
+    scratch_.reset();
+    return context_;
+  }
+
+  ThreadPool pool_;
+  simd::Isa isa_;
+  std::optional<Error> problem_;
+  simd::Scratch scratch_;
+  simd::Context context_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_simd_backend(int num_threads) {
+  Result<simd::Isa> isa = simd::choose_isa();
+  if (isa) return make_simd_backend(num_threads, *isa);
+  return std::make_unique<SimdBackend>(num_threads, simd::Isa::kPortable, std::move(isa).error());
+}
+
+std::unique_ptr<Backend> make_simd_backend(int num_threads, simd::Isa isa) {
+  return std::make_unique<SimdBackend>(num_threads, isa, std::nullopt);
+}
+
+}  // namespace pivot
