@@ -1,13 +1,10 @@
 #include "checkpoint/load.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
-#include <numeric>
-#include <unordered_set>
 
 #include "base/check.h"
 #include "checkpoint/family.h"
+#include "checkpoint/fingerprint.h"
 #include "checkpoint/json_text.h"
 #include "checkpoint/materialize.h"
 
@@ -15,8 +12,6 @@ namespace pivot {
 namespace {
 
 constexpr std::uint64_t kReleaseEveryBytes = std::uint64_t{128} << 20;
-constexpr std::uint64_t kSampleWhole = 4096;  // tensors up to this size are hashed whole
-constexpr std::uint64_t kSampleBytes = 64;
 
 // What ModelWeights::storage keeps alive.
 struct Storage {
@@ -224,50 +219,6 @@ void bind(ModelWeights& model, const StoredTensor& tensor, Materializer& materia
   }
 }
 
-// ---- fingerprint
-// ------------------------------------------------------------------------------------------------------
-
-struct HashState {
-  XXH3_state_t* state = XXH3_createState();
-  ~HashState() { XXH3_freeState(state); }
-  void add(const void* data, std::size_t size) { XXH3_64bits_update(state, data, size); }
-  void add(std::uint64_t value) { add(&value, sizeof value); }
-};
-
-// Hash of every tensor's name, dtype and shape in name order, and of samples of its bytes: small tensors
-// whole, of larger ones three stretches. Codes of routed experts other than the first are left out, because
-// each sample would read a page of a file that loading otherwise does not touch; their scales are in.
-std::uint64_t fingerprint(const Checkpoint& checkpoint, const ModelLayout& layout) {
-  std::unordered_set<const TensorInfo*> unsampled;
-  for (const StoredTensor& tensor : layout.tensors) {
-    if (tensor.schema.expert > 0 && tensor.code_offset == 0) unsampled.insert(tensor.weight);
-  }
-  const auto tensors = checkpoint.table().tensors();
-  std::vector<std::uint32_t> order(tensors.size());
-  std::iota(order.begin(), order.end(), 0u);
-  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return tensors[a].name < tensors[b].name; });
-  HashState hash;
-  XXH3_64bits_reset(hash.state);
-  for (std::uint32_t index : order) {
-    const TensorInfo& tensor = tensors[index];
-    hash.add(tensor.name.size());
-    hash.add(tensor.name.data(), tensor.name.size());
-    hash.add(static_cast<std::uint64_t>(tensor.dtype));
-    hash.add(tensor.shape.size());
-    for (std::int64_t extent : tensor.shape) hash.add(static_cast<std::uint64_t>(extent));
-    if (unsampled.count(&tensor) != 0) continue;
-    const std::byte* data = checkpoint.view(tensor).data;
-    const std::uint64_t size = tensor.bytes();
-    if (size <= kSampleWhole) {
-      hash.add(data, size);
-    } else {
-      for (std::uint64_t offset : {std::uint64_t{0}, size / 2, size - kSampleBytes})
-        hash.add(data + offset, kSampleBytes);
-    }
-  }
-  return XXH3_64bits_digest(hash.state);
-}
-
 std::uint64_t bytes_to_read(const ModelLayout& layout, const LoadOptions& options) {
   std::uint64_t sum = 0;
   for (const StoredTensor& tensor : layout.tensors) {
@@ -317,7 +268,7 @@ Result<std::shared_ptr<const ModelWeights>> load_model(const Checkpoint& checkpo
     }
   }
   if (!problems.empty()) return fail(problems.to_error(subject_of(checkpoint)));
-  model->fingerprint = fingerprint(checkpoint, *layout);
+  model->fingerprint = checkpoint_fingerprint(checkpoint, *layout);
   release_pages(*storage->mappings);
   model->storage = std::move(storage);
   return std::shared_ptr<const ModelWeights>(std::move(model));

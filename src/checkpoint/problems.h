@@ -26,6 +26,8 @@ class Problems {
 
   bool empty() const { return count_ == 0; }
   std::size_t count() const { return count_; }
+  // The sentences themselves, at most kMaxListed.
+  const std::vector<std::string>& sentences() const { return sentences_; }
 
   // One problem: "SUBJECT: sentence". Several: "SUBJECT has 3 problems:" and one line each. The code is that
   // of the first problem. REQUIRES: not empty().
