@@ -124,9 +124,12 @@ void RegexSplitter::split(std::string_view text, std::vector<std::string_view>& 
   };
   int rc = match && context ? PCRE2_ERROR_NOMATCH : PCRE2_ERROR_NOMEMORY;
   if (rc == PCRE2_ERROR_NOMATCH) {
-    // Backtracking that is linear in the text passes; a pattern that is exponential on it stops.
-    const std::size_t limit = std::min<std::size_t>(1'000'000 + 64 * text.size(), 1'000'000'000);
-    pcre2_set_match_limit(context.get(), static_cast<std::uint32_t>(limit));
+    // Backtracking that is linear in the text passes; a pattern that is exponential on it stops. The heap is
+    // what the interpreter uses, one frame of some hundred bytes for each repetition of a group.
+    const std::size_t steps = std::min<std::size_t>(100'000 + 64 * text.size(), 1'000'000'000);
+    const std::size_t heap_kib = std::min<std::size_t>((64 << 10) + text.size() / 4, 8 << 20);
+    pcre2_set_match_limit(context.get(), static_cast<std::uint32_t>(steps));
+    pcre2_set_heap_limit(context.get(), static_cast<std::uint32_t>(heap_kib));
     const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
     for (std::size_t at = 0; at < text.size();) {
       rc = pcre2_match(code_->compiled.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK, match.get(),

@@ -360,6 +360,7 @@ Result<> parse_added_tokens(const object& root, const Vocabulary& vocabulary, To
   PIVOT_TRY(const array entries, as<array>(*value, "added_tokens"));
   std::unordered_set<std::string_view> contents;
   std::unordered_set<std::int32_t> ids;
+  std::string bytes;
   std::vector<AddedToken>& added = spec.added;
   added.reserve(entries.size());  // contents holds views into it
   for (const element element_of : entries) {
@@ -377,6 +378,13 @@ Result<> parse_added_tokens(const object& root, const Vocabulary& vocabulary, To
     const auto same_text = vocabulary.index.find(vocabulary.spellings, last.content);
     if (in_vocabulary ? vocabulary.spellings[row] != last.content : same_text.has_value()) {
       return fail(ErrorCode::kInvalidData, "the added token \"{}\" of id {} contradicts the vocabulary",
+                  shown(last.content), id);
+    }
+    bytes.clear();
+    if (in_vocabulary) ByteLevelAlphabet::instance().append_bytes(last.content, bytes);
+    if (in_vocabulary && bytes != last.content) {
+      return fail(ErrorCode::kInvalidData,
+                  "the added token \"{}\" of id {} is also the vocabulary's spelling of other bytes",
                   shown(last.content), id);
     }
   }

@@ -248,6 +248,7 @@ TEST(Tokenizer, RefusesContradictions) {
       {"/added_tokens/2/content", "</think>", kBad, "twice"},
       {"/added_tokens/2/content", "the", kBad, "contradicts"},
       {"/added_tokens/2/id", 100, kBad, "contradicts"},
+      {"/added_tokens/2", {{"id", 3 + ' '}, {"content", "Ġ"}}, kBad, "other bytes"},
       {"/added_tokens/2/special", "yes", kBad, "\"special\" must be a boolean"},
       {"/normalizer", 5, kBad, "normalizer"},
       {"/pre_tokenizer/type", nullptr, kBad, "type"},
