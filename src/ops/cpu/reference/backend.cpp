@@ -294,7 +294,7 @@ void ReferenceBackend::query(const LayerContext& layer, const Knobs& knobs, cons
     const RopeAngles angles(layer.rope_frequencies, rope / 2, batch.positions[t]);
     for (std::int64_t h = 0; h < config.num_attention_heads; ++h) {
       float* head = floats(p.q) + (t * config.num_attention_heads + h) * head_dim;
-      rms_norm(head, nullptr, head_dim, static_cast<float>(config.rms_norm_eps), round, head);
+      head_rms(head, head_dim, static_cast<float>(config.rms_norm_eps), round);
       rotate(head + head_dim - rope, angles, false, round);
     }
     for (std::int64_t h = 0; indexed && h < config.index_n_heads; ++h) {
