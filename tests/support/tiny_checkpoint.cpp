@@ -243,7 +243,7 @@ std::vector<float> Writer::master(const SchemaTensor& tensor) const {
 }
 
 void Writer::write_id_table(const SchemaTensor& tensor, const std::string& name) {
-  Random random(seed_for(options_.seed, name));
+  Random random(seed_for(options_.seed, tensor_name(tensor, NameStyle::kNative)));
   const auto per_row = static_cast<std::size_t>(tensor.shape[1]);
   std::vector<std::int64_t> ids;
   for (std::int64_t token = 0; token < tensor.shape[0]; ++token) {
