@@ -18,20 +18,30 @@ namespace {
 
 void print_line(std::string_view prefix, std::string_view sentence) {
   std::string line(prefix);
-  for (const char c : sentence) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) {
-      line += fmt::format("\\x{:02x}", byte);
-    } else {
-      line += c;
-    }
-  }
+  for (const char c : printable(sentence)) line += c == '\n' || c == '\t' ? ' ' : c;
   line += '\n';
   std::fflush(stdout);  // keep the order of the two streams when both end in one file
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
 }  // namespace
+
+std::string printable(std::string_view utf8) {
+  std::string text;
+  for (std::size_t i = 0; i < utf8.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(utf8[i]);
+    // U+0080 to U+009F, which some terminals take for escape sequences, are C2 80 to C2 9F.
+    const bool is_c1 = byte == 0xC2 && i + 1 < utf8.size() && static_cast<unsigned char>(utf8[i + 1]) < 0xA0;
+    if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F) {
+      text += fmt::format("\\x{:02x}", byte);
+    } else if (is_c1) {
+      text += fmt::format("\\x{:02x}", static_cast<unsigned char>(utf8[++i]));
+    } else {
+      text += utf8[i];
+    }
+  }
+  return text;
+}
 
 void print_error(std::string_view sentence) { print_line("pivot: ", sentence); }
 void print_note(std::string_view sentence) { print_line("pivot: note: ", sentence); }

@@ -25,6 +25,10 @@ bool wants_color(int file_descriptor);
 // Columns that the text takes: East Asian wide characters and emoji count 2, combining marks 0.
 int display_width(std::string_view utf8);
 
+// The text with its control characters, newline and tab excepted, made visible: what a model or a file says
+// must not be able to drive the terminal.
+std::string printable(std::string_view utf8);
+
 // Style codes, empty where colour is not wanted.
 struct Style {
   std::string_view dim, bold, green, reset;
