@@ -56,13 +56,17 @@ struct Builder {
 
   HyperConnectionWeights hyper_connection() {
     const std::int64_t s = config.hc_mult, rows = (2 + s) * s;
-    return {floats(rows * s * config.hidden_size, 0.03f), floats(rows, 0.5f), keep_floats(storage, {0.7f, 0.9f, 1.1f}),
-            false};
+    return {floats(rows * s * config.hidden_size, 0.03f), floats(rows, 0.5f),
+            keep_floats(storage, {0.7f, 0.9f, 1.1f}), false};
   }
   CompressorWeights compressor(int ratio, std::int64_t width) {
     const std::int64_t series = ratio == 4 ? 2 : 1;
-    return {ratio, width, bf16(series * width, config.hidden_size), bf16(series * width, config.hidden_size),
-            floats(ratio * series * width, 0.5f), norm(width)};
+    return {ratio,
+            width,
+            bf16(series * width, config.hidden_size),
+            bf16(series * width, config.hidden_size),
+            floats(ratio * series * width, 0.5f),
+            norm(width)};
   }
   AttentionWeights attention(int ratio) {
     const ModelConfig& c = config;
@@ -100,7 +104,8 @@ struct Builder {
     const ScaleFormat scale = formats.experts == MatrixFormat::kFP4     ? ScaleFormat::kE8M0
                               : formats.experts == MatrixFormat::kNVFP4 ? ScaleFormat::kE4M3
                                                                         : formats.dense_scale;
-    for (std::int64_t e = 0; e < config.n_routed_experts; ++e) w.experts.push_back(expert(formats.experts, scale));
+    for (std::int64_t e = 0; e < config.n_routed_experts; ++e)
+      w.experts.push_back(expert(formats.experts, scale));
     w.shared = expert(formats.dense, formats.dense_scale);
     return w;
   }
@@ -170,7 +175,8 @@ Matrix random_matrix(Random& random, MatrixFormat format, ScaleFormat scale_form
   };
   switch (format) {
     case MatrixFormat::kF32:
-      m.codes = reinterpret_cast<const std::byte*>(keep<float>(storage, normals(random, count, deviation, false)));
+      m.codes =
+          reinterpret_cast<const std::byte*>(keep<float>(storage, normals(random, count, deviation, false)));
       return m;
     case MatrixFormat::kBF16: {
       std::vector<std::uint16_t> codes;
@@ -225,8 +231,8 @@ std::shared_ptr<const ModelWeights> random_model(const ModelOptions& options) {
   weights->embed = builder.bf16(c.vocab_size, c.hidden_size);
   weights->head = builder.bf16(c.vocab_size, c.hidden_size);
   weights->norm = builder.norm(c.hidden_size);
-  weights->hc_head = {builder.floats(c.hc_mult * c.hc_mult * c.hidden_size, 0.03f), builder.floats(c.hc_mult, 0.5f),
-                      keep_floats(builder.storage, {0.8f})};
+  weights->hc_head = {builder.floats(c.hc_mult * c.hc_mult * c.hidden_size, 0.03f),
+                      builder.floats(c.hc_mult, 0.5f), keep_floats(builder.storage, {0.8f})};
   LayerWeights layer;
   layer.attn_norm = builder.norm(c.hidden_size);
   layer.ffn_norm = builder.norm(c.hidden_size);
@@ -256,11 +262,13 @@ RowLayout index_layout(const ModelConfig& config, const Knobs& knobs) {
 std::string StepCase::name() const {
   std::string name;
   for (const SequenceSpan& span : spans)
-    name += (name.empty() ? "" : ", ") + std::to_string(span.num_tokens) + " at " + std::to_string(span.start_position);
+    name += (name.empty() ? "" : ", ") + std::to_string(span.num_tokens) + " at " +
+            std::to_string(span.start_position);
   return name;
 }
 
-StepCase make_step(const ModelConfig& config, const Knobs& knobs, std::span<const Share> shares, std::uint32_t seed) {
+StepCase make_step(const ModelConfig& config, const Knobs& knobs, std::span<const Share> shares,
+                   std::uint32_t seed) {
   StepCase step;
   Random random(seed);
   const int ratio = config.compress_ratios[0];
@@ -282,7 +290,8 @@ StepCase make_step(const ModelConfig& config, const Knobs& knobs, std::span<cons
     for (std::int32_t t = 0; t < share.tokens; ++t) {
       step.positions.push_back(share.start + t);
       step.span_of.push_back(i);
-      step.token_ids.push_back(static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(config.vocab_size)));
+      step.token_ids.push_back(
+          static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(config.vocab_size)));
     }
   }
   step.slot_bytes = step.kv.page_bytes(step.ring_rows);
@@ -305,7 +314,8 @@ StepCase make_step(const ModelConfig& config, const Knobs& knobs, std::span<cons
 
   const auto fill = [&](const RowLayout& layout, std::byte* page, std::int32_t row, std::int32_t page_rows) {
     const std::vector<float> values = normals(random, layout.width);
-    pack_row(layout, values.data(), page + layout.data_offset(row), page + layout.scale_offset(row, page_rows));
+    pack_row(layout, values.data(), page + layout.data_offset(row),
+             page + layout.scale_offset(row, page_rows));
   };
   for (const SequenceSpan& span : step.spans) {
     for (std::int32_t p = std::max(0, span.start_position - step.ring_rows); p < span.start_position; ++p)

@@ -52,21 +52,26 @@ class OpRunner::Memory {
     return values;
   }
   StepBatch batch(const StepCase& step) {
-    return {step.num_tokens(),        upload(step.token_ids),
-            upload(step.positions),   upload(step.span_of),
-            static_cast<std::int32_t>(step.spans.size()), upload(step.spans),
+    return {step.num_tokens(),
+            upload(step.token_ids),
+            upload(step.positions),
+            upload(step.span_of),
+            static_cast<std::int32_t>(step.spans.size()),
+            upload(step.spans),
             step.spans.data()};
   }
   LayerCacheView cache(const StepCase& step) {
     const std::int32_t* table = upload(step.page_table);
     LayerCacheView view;
     view.window = {upload(step.rings), step.slot_bytes, step.ring_rows, step.kv};
-    view.compressed = {upload(step.pages), step.page_bytes, step.page_rows, step.kv, table, step.table_stride};
-    view.compressor = {upload(step.states), std::int64_t{2} * step.state_rows * step.state_width, step.state_rows,
-                       step.state_width};
+    view.compressed = {upload(step.pages), step.page_bytes, step.page_rows, step.kv, table,
+                       step.table_stride};
+    view.compressor = {upload(step.states), std::int64_t{2} * step.state_rows * step.state_width,
+                       step.state_rows, step.state_width};
     view.index_keys = {upload(step.index_pages), step.index_page_bytes, step.page_rows, step.index_key, table,
                        step.table_stride};
-    view.index_compressor = {upload(step.index_states), std::int64_t{2} * 8 * step.index_width, 8, step.index_width};
+    view.index_compressor = {upload(step.index_states), std::int64_t{2} * 8 * step.index_width, 8,
+                             step.index_width};
     return view;
   }
 
@@ -121,7 +126,8 @@ Outputs OpRunner::hc_seam(const StepCase& step, const OpInputs& inputs) {
           {}};
 }
 
-Outputs OpRunner::hc_head(const StepCase& step, const OpInputs& inputs, const std::vector<std::int32_t>& rows) {
+Outputs OpRunner::hc_head(const StepCase& step, const OpInputs& inputs,
+                          const std::vector<std::int32_t>& rows) {
   Memory memory(*backend_);
   const ModelConfig& c = weights_->config;
   const auto count = static_cast<std::int32_t>(rows.size());
@@ -149,13 +155,19 @@ Outputs OpRunner::latent(const StepCase& step, const OpInputs& inputs) {
   auto* scales = memory.make<std::uint8_t>(tokens * groups, 0);
   const LayerCacheView cache = memory.cache(step);
   backend_->latent(context(), knobs_, memory.batch(step),
-                   {&layer().attn, memory.upload_act(inputs.x), qr, kv, ratio == 4 ? index_weights : nullptr,
-                    step.kv.format == RowFormat::kKvPacked ? scales : nullptr, cache});
+                   {.weights = &layer().attn,
+                    .x = memory.upload_act(inputs.x),
+                    .qr = qr,
+                    .kv = kv,
+                    .kv_scales = step.kv.format == RowFormat::kKvPacked ? scales : nullptr,
+                    .index_weights = ratio == 4 ? index_weights : nullptr,
+                    .cache = cache});
   Outputs out;
   out.values["qr"] = memory.download_act(qr, tokens * c.q_lora_rank);
   out.values["kv"] = memory.download_act(kv, tokens * c.head_dim);
   if (ratio != 0) {
-    out.values["states"] = memory.download(cache.compressor.base, static_cast<std::int64_t>(step.states.size()));
+    out.values["states"] =
+        memory.download(cache.compressor.base, static_cast<std::int64_t>(step.states.size()));
     out.bytes["pages"] = memory.download(cache.compressed.base, static_cast<std::int64_t>(step.pages.size()));
   }
   if (ratio == 4) {
@@ -192,7 +204,9 @@ Outputs OpRunner::index_select(const StepCase& step, const OpInputs& inputs, std
   backend_->index_select(context(), knobs_, memory.batch(step),
                          {memory.upload_act(inputs.index_q), memory.upload(inputs.index_weights),
                           memory.cache(step).index_keys, topk, selected, count});
-  return {{}, {{"selected", memory.download(selected, tokens * topk)}, {"count", memory.download(count, tokens)}}, {}};
+  return {{},
+          {{"selected", memory.download(selected, tokens * topk)}, {"count", memory.download(count, tokens)}},
+          {}};
 }
 
 Outputs OpRunner::attention(const StepCase& step, const OpInputs& inputs, std::int32_t topk) {
@@ -201,10 +215,10 @@ Outputs OpRunner::attention(const StepCase& step, const OpInputs& inputs, std::i
   const std::int64_t count = step.num_tokens() * c.num_attention_heads * c.head_dim;
   Act* o = memory.make_act(count);
   const LayerCacheView cache = memory.cache(step);
-  backend_->attention(
-      context(), knobs_, memory.batch(step),
-      {&layer().attn, memory.upload_act(inputs.x), memory.upload_act(inputs.kv), nullptr, cache,
-       topk > 0 ? memory.upload(inputs.selected) : nullptr, topk > 0 ? memory.upload(inputs.count) : nullptr, topk, o});
+  backend_->attention(context(), knobs_, memory.batch(step),
+                      {&layer().attn, memory.upload_act(inputs.x), memory.upload_act(inputs.kv), nullptr,
+                       cache, topk > 0 ? memory.upload(inputs.selected) : nullptr,
+                       topk > 0 ? memory.upload(inputs.count) : nullptr, topk, o});
   return {{{"o", memory.download_act(o, count)}},
           {},
           {{"rings", memory.download(cache.window.base, static_cast<std::int64_t>(step.rings.size()))}}};
@@ -227,9 +241,10 @@ Outputs OpRunner::route(const StepCase& step, const OpInputs& inputs) {
   auto* margin = memory.make<float>(step.num_tokens());
   backend_->route(context(), knobs_, memory.batch(step),
                   {&layer().ffn, memory.upload_act(inputs.x), ids, weights, margin});
-  return {{{"weights", memory.download(weights, count)}, {"margin", memory.download(margin, step.num_tokens())}},
-          {{"ids", memory.download(ids, count)}},
-          {}};
+  return {
+      {{"weights", memory.download(weights, count)}, {"margin", memory.download(margin, step.num_tokens())}},
+      {{"ids", memory.download(ids, count)}},
+      {}};
 }
 
 Outputs OpRunner::moe(const StepCase& step, const OpInputs& inputs) {
