@@ -1,5 +1,6 @@
-// Inputs of the op parity grid: a one-layer model with random weights in any format, ragged steps, and caches filled as
-// earlier steps would have left them. Everything lives on the host; parity_ops.h runs it on a back-end.
+// Inputs of the op parity grid: a one-layer model with random weights in any format, ragged steps, and caches
+// filled as earlier steps would have left them. Everything lives on the host; parity_ops.h runs it on a
+// back-end.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +59,8 @@ struct StepCase {
   std::vector<std::int32_t> positions, span_of, token_ids;
 
   RowLayout kv, index_key;
-  std::int32_t ring_rows = 128, page_rows = 64, table_stride = 0, state_rows = 8, state_width = 0, index_width = 0;
+  std::int32_t ring_rows = 128, page_rows = 64, table_stride = 0, state_rows = 8, state_width = 0,
+               index_width = 0;
   std::int64_t slot_bytes = 0, page_bytes = 0, index_page_bytes = 0;
   std::vector<std::int32_t> page_table;
   std::vector<std::byte> rings, pages, index_pages;

@@ -27,13 +27,13 @@ struct Outputs {
   std::map<std::string, std::vector<std::byte>> bytes;
 };
 
-// Host inputs beyond the step; empty vectors are random where the op needs them (seeded, so that every back-end sees the
-// same).
+// Host inputs beyond the step; empty vectors are random where the op needs them (seeded, so that every
+// back-end sees the same).
 struct OpInputs {
-  std::vector<float> x;              // [T, d] latent, route, moe; [T, r] query; [T, H, D] attention and attention_out
-  std::vector<float> kv;             // [T, D] attention
-  std::vector<float> index_q;        // [T, Hi, Di]
-  std::vector<float> index_weights;  // [T, Hi]
+  std::vector<float> x;   // [T, d] latent, route, moe; [T, r] query; [T, H, D] attention and attention_out
+  std::vector<float> kv;  // [T, D] attention
+  std::vector<float> index_q;                 // [T, Hi, Di]
+  std::vector<float> index_weights;           // [T, Hi]
   std::vector<std::int32_t> selected, count;  // attention
   std::vector<std::int32_t> expert_ids;       // [T, K] moe
   std::vector<float> expert_weights;
@@ -60,7 +60,9 @@ class OpRunner {
 
  private:
   class Memory;
-  LayerContext context() const { return {&weights_->config, 0, weights_->config.compress_ratios[0], frequencies_.data()}; }
+  LayerContext context() const {
+    return {&weights_->config, 0, weights_->config.compress_ratios[0], frequencies_.data()};
+  }
   const LayerWeights& layer() const { return weights_->layers[0]; }
 
   std::unique_ptr<Backend> backend_;
