@@ -125,10 +125,8 @@ void check_side_files(const fs::path& folder, Problems& problems) {
 // besides.
 void compare_with_index(const Index& index, const TensorTable& table, const std::set<std::string>& broken,
                         Problems& problems) {
-  std::size_t listed = 0;
   std::set<std::string_view> listed_names;
   for (const auto& [file, names] : index.tensors_by_file) {
-    listed += names.size();
     for (const std::string& name : names) listed_names.insert(name);
     if (broken.count(file) != 0) continue;
     for (const std::string& name : names) {
