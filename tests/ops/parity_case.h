@@ -20,7 +20,7 @@ namespace pivot::test {
 
 using Random = std::mt19937;
 
-// Standard normal values; `bf16` rounds them.
+// Nearly normal values (sums of uniform ones); `bf16` rounds them.
 std::vector<float> normals(Random& random, std::int64_t count, float deviation = 1.0f, bool bf16 = true);
 
 struct Formats {
@@ -40,6 +40,7 @@ struct ModelOptions {
   std::uint32_t seed = 1;
 };
 
+ModelConfig model_config(const ModelOptions& options);
 // One layer of the embedded model's shapes (heads of 512, index heads of 128).
 std::shared_ptr<const ModelWeights> random_model(const ModelOptions& options);
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <numeric>
 
 #include "base/check.h"
@@ -105,16 +106,55 @@ std::vector<Knobs> knob_variants() {
   return variants;
 }
 
+// Models and the oracle's outputs are made once and shared by all back-ends.
+std::shared_ptr<const ModelWeights> model_of(const ModelOptions& options) {
+  static std::map<std::string, std::shared_ptr<const ModelWeights>> models;
+  auto& model = models[fmt::format("{} {} {} {}", options.ratio, options.hash_routed, options.hidden_size,
+                                   options.formats.name)];
+  if (model == nullptr) model = random_model(options);
+  return model;
+}
+
 class OpsParity : public testing::TestWithParam<BackendFactory> {
  protected:
-  struct Pair {
-    OpRunner oracle, candidate;
+  // The oracle and the back-end under test on one model.
+  class Pair {
+   public:
+    Pair(const BackendFactory& factory, const ModelOptions& options, const Knobs& knobs, std::string key)
+        : oracle_(make_reference_backend(1), model_of(options), knobs),
+          candidate(factory.make(), model_of(options), knobs),
+          config(model_of(options)->config),
+          key_(std::move(key)) {}
+
+    // The oracle's outputs of the case `name`, computed by run(oracle).
+    template <class Run>
+    const Outputs& expected(const std::string& name, const Run& run) {
+      static std::map<std::string, Outputs> known;
+      const auto [at, added] = known.try_emplace(key_ + name);
+      if (added) at->second = run(oracle_);
+      return at->second;
+    }
+    template <class Run>
+    void compare(const Run& run, const Bound& bound, const std::string& name) {
+      expect_close(expected(name, run), run(candidate), bound, name);
+    }
+
+   private:
+    OpRunner oracle_;
+
+   public:
+    OpRunner candidate;
+    const ModelConfig& config;
+
+   private:
+    std::string key_;
   };
   Pair runners(const ModelOptions& options, const Knobs& knobs = {}) {
-    const auto weights = random_model(options);
-    return {OpRunner(make_reference_backend(1), weights, knobs), OpRunner(GetParam().make(), weights, knobs)};
+    const std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
+    return Pair(GetParam(), options, knobs,
+                fmt::format("{} {} {} {} {} {}: ", test.substr(0, test.find('/')), options.ratio,
+                            options.hash_routed, options.hidden_size, options.formats.name, describe(knobs)));
   }
-  static ModelConfig config(const ModelOptions& options) { return random_model(options)->config; }
 };
 
 OpInputs random_hidden(const ModelConfig& c, std::int64_t tokens, std::uint32_t seed = 3) {
@@ -132,8 +172,8 @@ TEST_P(OpsParity, Embed) {
   const ModelOptions options;
   Pair pair = runners(options);
   for (const auto& shares : few_steps()) {
-    const StepCase step = make_step(config(options), {}, shares);
-    expect_close(pair.oracle.embed(step), pair.candidate.embed(step), kEqual, step.name());
+    const StepCase step = make_step(pair.config, {}, shares);
+    pair.compare([&](OpRunner& runner) { return runner.embed(step); }, kEqual, step.name());
   }
 }
 
@@ -145,11 +185,10 @@ TEST_P(OpsParity, HcSeam) {
       options.formats = all_formats().back();  // BF16 takes any width
       Pair pair = runners(options, knobs);
       for (const auto& shares : few_steps()) {
-        const StepCase step = make_step(config(options), knobs, shares);
-        OpInputs inputs = random_hidden(config(options), step.num_tokens());
+        const StepCase step = make_step(pair.config, knobs, shares);
+        OpInputs inputs = random_hidden(pair.config, step.num_tokens());
         const std::string what = describe(knobs) + ", " + step.name();
-        expect_close(pair.oracle.hc_seam(step, inputs), pair.candidate.hc_seam(step, inputs), kBf16Flips,
-                     what);
+        pair.compare([&](OpRunner& runner) { return runner.hc_seam(step, inputs); }, kBf16Flips, what);
         inputs.sublayer_out.clear();
         const Outputs first = pair.candidate.hc_seam(step, inputs);
         EXPECT_EQ(first.values.at("h"), inputs.h) << what << ": the first seam leaves h alone";
@@ -161,20 +200,20 @@ TEST_P(OpsParity, HcSeam) {
 TEST_P(OpsParity, HcPostIsExact) {
   const ModelOptions options;
   Pair pair = runners(options);
-  const StepCase step = make_step(config(options), {}, std::vector<Share>{{37, 5}});
-  const OpInputs inputs = random_hidden(config(options), step.num_tokens());
-  EXPECT_EQ(pair.oracle.hc_seam(step, inputs).values.at("h"),
-            pair.candidate.hc_seam(step, inputs).values.at("h"));
+  const StepCase step = make_step(pair.config, {}, std::vector<Share>{{37, 5}});
+  const OpInputs inputs = random_hidden(pair.config, step.num_tokens());
+  const auto run = [&](OpRunner& runner) { return runner.hc_seam(step, inputs); };
+  EXPECT_EQ(pair.expected("", run).values.at("h"), run(pair.candidate).values.at("h"));
 }
 
 TEST_P(OpsParity, HcHead) {
   const ModelOptions options;
   Pair pair = runners(options);
-  const StepCase step = make_step(config(options), {}, std::vector<Share>{{9, 3}});
-  const OpInputs inputs = random_hidden(config(options), step.num_tokens());
+  const StepCase step = make_step(pair.config, {}, std::vector<Share>{{9, 3}});
+  const OpInputs inputs = random_hidden(pair.config, step.num_tokens());
   for (const std::vector<std::int32_t>& rows : std::vector<std::vector<std::int32_t>>{{}, {8}, {0, 3, 8}})
-    expect_close(pair.oracle.hc_head(step, inputs, rows), pair.candidate.hc_head(step, inputs, rows),
-                 kBf16Flips, std::to_string(rows.size()) + " rows");
+    pair.compare([&](OpRunner& runner) { return runner.hc_head(step, inputs, rows); }, kBf16Flips,
+                 std::to_string(rows.size()) + " rows");
 }
 
 // qr, kv and states are compared as values. Cached rows are compared as the values they stand for, because a
@@ -204,12 +243,12 @@ TEST_P(OpsParity, Latent) {
         options.formats = formats;
         Pair pair = runners(options, knobs);
         for (const auto& shares : knobs == Knobs{} && formats.name == "native" ? all_steps() : few_steps()) {
-          const StepCase step = make_step(config(options), knobs, shares);
-          const OpInputs inputs = random_hidden(config(options), step.num_tokens());
+          const StepCase step = make_step(pair.config, knobs, shares);
+          const OpInputs inputs = random_hidden(pair.config, step.num_tokens());
           const std::string what =
               fmt::format("ratio {}, {}, {}, {}", ratio, formats.name, describe(knobs), step.name());
-          Outputs expected = pair.oracle.latent(step, inputs);
-          Outputs actual = pair.candidate.latent(step, inputs);
+          const auto run = [&](OpRunner& runner) { return runner.latent(step, inputs); };
+          Outputs expected = pair.expected(what, run), actual = run(pair.candidate);
           for (const char* name : {"pages", "index_pages"}) {
             if (expected.bytes.count(name) == 0) continue;
             const RowLayout& layout = name == std::string("pages") ? step.kv : step.index_key;
@@ -234,14 +273,14 @@ TEST_P(OpsParity, Query) {
         options.formats = formats;
         Pair pair = runners(options, knobs);
         for (const auto& shares : few_steps()) {
-          const StepCase step = make_step(config(options), knobs, shares);
+          const StepCase step = make_step(pair.config, knobs, shares);
           Random random(5);
           OpInputs inputs;
-          inputs.x = normals(random, step.num_tokens() * config(options).q_lora_rank);
-          const Outputs expected = pair.oracle.query(step, inputs),
-                        actual = pair.candidate.query(step, inputs);
+          inputs.x = normals(random, step.num_tokens() * pair.config.q_lora_rank);
           const std::string what =
               fmt::format("ratio {}, {}, {}, {}", ratio, formats.name, describe(knobs), step.name());
+          const auto run = [&](OpRunner& runner) { return runner.query(step, inputs); };
+          const Outputs &expected = pair.expected(what, run), actual = run(pair.candidate);
           expect_close(expected.values.at("q"), actual.values.at("q"), {1e-3, 3e-2}, what);
           if (ratio == 4)
             expect_close(expected.values.at("index_q"), actual.values.at("index_q"), {2e-2, 1.0}, what);
@@ -277,12 +316,12 @@ TEST_P(OpsParity, IndexSelect) {
                                     {{40, 240}}, {{1, 8191}}, {{2, 9000}}, {{3, 0}, {1, 300}, {7, 2510}}}
                             : Steps{{{1, 2051}}, {{20, 1100}, {2, 3}}};
     for (const auto& shares : steps) {
-      const StepCase step = make_step(config(options), knobs, shares);
-      const OpInputs inputs = index_inputs(config(options), knobs, step.num_tokens(), 11);
+      const StepCase step = make_step(pair.config, knobs, shares);
+      const OpInputs inputs = index_inputs(pair.config, knobs, step.num_tokens(), 11);
       for (const std::int32_t topk : {1, 7, 64, 511, 512, 513}) {
-        const Outputs expected = pair.oracle.index_select(step, inputs, topk);
-        const Outputs actual = pair.candidate.index_select(step, inputs, topk);
         const std::string what = fmt::format("{}, {}, top {}", describe(knobs), step.name(), topk);
+        const auto run = [&](OpRunner& runner) { return runner.index_select(step, inputs, topk); };
+        const Outputs &expected = pair.expected(what, run), actual = run(pair.candidate);
         EXPECT_EQ(expected.ids.at("count"), actual.ids.at("count")) << what;
         if (knobs.index_keys == IndexPrecision::kFp4) {
           EXPECT_EQ(expected.ids.at("selected"), actual.ids.at("selected")) << what;
@@ -305,8 +344,8 @@ TEST_P(OpsParity, IndexSelectTiesAndNan) {
   ModelOptions options;
   options.ratio = 4;
   Pair pair = runners(options);
-  const StepCase step = make_step(config(options), {}, std::vector<Share>{{3, 2600}});
-  const OpInputs base = index_inputs(config(options), {}, step.num_tokens(), 13);
+  const StepCase step = make_step(pair.config, {}, std::vector<Share>{{3, 2600}});
+  const OpInputs base = index_inputs(pair.config, {}, step.num_tokens(), 13);
   for (const std::string kind :
        {"zero weights", "zero queries", "negative weights", "NaN weight", "NaN query", "infinite weight"}) {
     OpInputs inputs = base;
@@ -318,8 +357,7 @@ TEST_P(OpsParity, IndexSelectTiesAndNan) {
     if (kind == "NaN query") inputs.index_q[5] = std::nanf("");
     if (kind == "infinite weight") inputs.index_weights[2] = INFINITY;
     for (const std::int32_t topk : {1, 7, 64, 511})
-      expect_close(pair.oracle.index_select(step, inputs, topk),
-                   pair.candidate.index_select(step, inputs, topk), kEqual,
+      pair.compare([&](OpRunner& runner) { return runner.index_select(step, inputs, topk); }, kEqual,
                    kind + ", top " + std::to_string(topk));
   }
 }
@@ -358,12 +396,11 @@ TEST_P(OpsParity, Attention) {
       options.ratio = ratio;
       Pair pair = runners(options, knobs);
       for (const auto& shares : knobs == Knobs{} ? all_steps() : few_steps()) {
-        const StepCase step = make_step(config(options), knobs, shares);
+        const StepCase step = make_step(pair.config, knobs, shares);
         for (const std::int32_t topk : {0, 7, 64}) {
           if (topk > 0 && ratio != 4) continue;
-          const OpInputs inputs = attention_inputs(config(options), step, topk);
-          expect_close(pair.oracle.attention(step, inputs, topk),
-                       pair.candidate.attention(step, inputs, topk), {1e-3, 3e-2},
+          const OpInputs inputs = attention_inputs(pair.config, step, topk);
+          pair.compare([&](OpRunner& runner) { return runner.attention(step, inputs, topk); }, {1e-3, 3e-2},
                        fmt::format("ratio {}, {}, {}, top {}", ratio, describe(knobs), step.name(), topk));
         }
       }
@@ -378,13 +415,13 @@ TEST_P(OpsParity, AttentionOut) {
       if (formats.name != "native" && !(knobs == Knobs{})) continue;
       Pair pair = runners(options, knobs);
       for (const auto& shares : few_steps()) {
-        const StepCase step = make_step(config(options), knobs, shares);
+        const StepCase step = make_step(pair.config, knobs, shares);
         Random random(19);
         OpInputs inputs;
-        inputs.x = normals(
-            random, step.num_tokens() * config(options).num_attention_heads * config(options).head_dim);
-        expect_close(pair.oracle.attention_out(step, inputs), pair.candidate.attention_out(step, inputs),
-                     kCodeFlips, formats.name + ", " + describe(knobs) + ", " + step.name());
+        inputs.x =
+            normals(random, step.num_tokens() * pair.config.num_attention_heads * pair.config.head_dim);
+        pair.compare([&](OpRunner& runner) { return runner.attention_out(step, inputs); }, kCodeFlips,
+                     formats.name + ", " + describe(knobs) + ", " + step.name());
       }
     }
 }
@@ -395,9 +432,10 @@ TEST_P(OpsParity, Route) {
     options.hash_routed = hash;
     Pair pair = runners(options);
     for (const auto& shares : all_steps()) {
-      const StepCase step = make_step(config(options), {}, shares);
-      const OpInputs inputs = random_hidden(config(options), step.num_tokens());
-      const Outputs expected = pair.oracle.route(step, inputs), actual = pair.candidate.route(step, inputs);
+      const StepCase step = make_step(pair.config, {}, shares);
+      const OpInputs inputs = random_hidden(pair.config, step.num_tokens());
+      const auto run = [&](OpRunner& runner) { return runner.route(step, inputs); };
+      const Outputs &expected = pair.expected(step.name(), run), actual = run(pair.candidate);
       EXPECT_EQ(expected.ids, actual.ids) << step.name();
       expect_close(expected.values.at("weights"), actual.values.at("weights"), {1e-5, 1e-4}, step.name());
       if (!hash)
@@ -433,10 +471,10 @@ TEST_P(OpsParity, Moe) {
       for (const std::int32_t tokens : {1, 2, 7, 128})
         for (const bool one_set : {false, true}) {
           if (tokens == 128 && !(knobs == Knobs{})) continue;
-          const StepCase step = make_step(config(options), knobs, std::vector<Share>{{tokens, 0}});
-          const OpInputs inputs = moe_inputs(config(options), tokens, one_set);
-          expect_close(pair.oracle.moe(step, inputs), pair.candidate.moe(step, inputs), kCodeFlips,
-                       formats.name + ", " + describe(knobs) + ", " + step.name());
+          const StepCase step = make_step(pair.config, knobs, std::vector<Share>{{tokens, 0}});
+          const OpInputs inputs = moe_inputs(pair.config, tokens, one_set);
+          pair.compare([&](OpRunner& runner) { return runner.moe(step, inputs); }, kCodeFlips,
+                       fmt::format("{}, {}, {}, {}", formats.name, describe(knobs), step.name(), one_set));
         }
     }
 }
@@ -446,8 +484,8 @@ TEST_P(OpsParity, Logits) {
   Pair pair = runners(options);
   for (const std::int32_t rows : {0, 1, 2, 7}) {
     Random random(31);
-    const std::vector<float> x = normals(random, rows * config(options).hidden_size);
-    expect_close(pair.oracle.logits(x, rows), pair.candidate.logits(x, rows), kF32Sum, std::to_string(rows));
+    const std::vector<float> x = normals(random, rows * pair.config.hidden_size);
+    pair.compare([&](OpRunner& runner) { return runner.logits(x, rows); }, kF32Sum, std::to_string(rows));
   }
 }
 
