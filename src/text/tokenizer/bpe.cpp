@@ -8,7 +8,7 @@
 namespace pivot {
 namespace {
 
-constexpr std::size_t kCacheBits = 14;
+constexpr std::size_t kCacheBits = 15;
 constexpr std::size_t kShortWordBytes = 48;            // up to here scanning for the lowest rank beats a heap
 constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15ull;  // 2^64 / golden ratio: spreads keys over the high bits
 

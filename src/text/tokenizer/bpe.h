@@ -21,7 +21,7 @@ struct BpeMerge {
 
 class Bpe {
  public:
-  // Everything that encoding needs to write to: one per thread at a time. Bounded by about 1 MiB plus 48
+  // Everything that encoding needs to write to: one per thread at a time. Bounded by about 2 MiB plus 48
   // bytes for each byte of the longest word, which trim() gives back.
   class Workspace {
    public:

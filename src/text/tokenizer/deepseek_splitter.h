@@ -1,6 +1,7 @@
-// The pre-tokenizer of DeepSeek-V3 and -V4 by hand: the same pieces as its three patterns applied in turn, at
-// more than ten times the speed of a regular-expression engine. Used only where the file's patterns are
-// exactly these.
+// The pre-tokenizer of DeepSeek-V3 and -V4 by hand: the same pieces as its three patterns applied in turn.
+// Used only where the file's patterns are exactly these. It has the reference's Unicode version whatever the
+// system's PCRE2 has, and makes the whole encoding 1.1 (prose of many rare words) to 4.6 times (digits) as
+// fast as the patterns do.
 #pragma once
 
 #include <array>

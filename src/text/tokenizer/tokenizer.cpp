@@ -16,7 +16,7 @@ namespace pivot {
 namespace {
 
 constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;  // the real file has 6.4 MB
-constexpr std::size_t kMaxIdleWorkspaces = 16;                 // 1 MiB each
+constexpr std::size_t kMaxIdleWorkspaces = 8;                  // about 2 MiB each
 
 struct Workspace {
   Bpe::Workspace bpe;
