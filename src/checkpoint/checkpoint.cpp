@@ -259,6 +259,10 @@ std::uint64_t Checkpoint::file_bytes() const {
   return sum;
 }
 
+void Checkpoint::release_pages() const {
+  for (const MappedFile& file : *mappings_) file.release(0, file.bytes().size());
+}
+
 TensorView Checkpoint::view(const TensorInfo& tensor) const {
   const ShardInfo& shard = table_.shards()[tensor.shard];
   const auto bytes = (*mappings_)[tensor.shard].bytes();

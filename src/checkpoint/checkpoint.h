@@ -40,6 +40,9 @@ class Checkpoint {
   TensorView view(const TensorInfo& tensor) const;
   // One mapping per shard, in the order of table().shards(). Sharing it keeps views alive.
   std::shared_ptr<const std::vector<MappedFile>> mappings() const { return mappings_; }
+  // Hands pages that were merely looked at back to the kernel; views stay valid and read them again when
+  // used.
+  void release_pages() const;
 
  private:
   Checkpoint() = default;

@@ -9,9 +9,9 @@
 namespace pivot {
 
 // Hash of every tensor's name, dtype and shape in name order, and of samples of its bytes: small tensors
-// whole, of larger ones three stretches. Codes of routed experts other than the first are left out, because
-// each sample would read a page of a file that loading otherwise does not touch; their scales are in.
-// REQUIRES: `layout` was resolved from checkpoint.table().
+// whole, of larger ones three stretches (one of the scales of routed experts). Codes of routed experts other
+// than the first are left out, because each sample would read a page of a file that loading otherwise does
+// not touch; their scales are in. REQUIRES: `layout` was resolved from checkpoint.table().
 std::uint64_t checkpoint_fingerprint(const Checkpoint& checkpoint, const ModelLayout& layout);
 
 }  // namespace pivot

@@ -19,11 +19,6 @@ struct Storage {
   WeightArena arena;
 };
 
-// Pages that loading merely looked at are handed back, so that resident memory is what the model touches.
-void release_pages(const std::vector<MappedFile>& mappings) {
-  for (const MappedFile& file : mappings) file.release(0, file.bytes().size());
-}
-
 // ---- from slots to members of ModelWeights
 // ----------------------------------------------------------------------------
 
@@ -264,12 +259,12 @@ Result<std::shared_ptr<const ModelWeights>> load_model(const Checkpoint& checkpo
     if (options.progress) options.progress(progress);
     if (materializer.bytes_read() - released >= kReleaseEveryBytes) {
       released = materializer.bytes_read();
-      release_pages(*storage->mappings);
+      checkpoint.release_pages();
     }
   }
   if (!problems.empty()) return fail(problems.to_error(subject_of(checkpoint)));
   model->fingerprint = checkpoint_fingerprint(checkpoint, *layout);
-  release_pages(*storage->mappings);
+  checkpoint.release_pages();
   model->storage = std::move(storage);
   return std::shared_ptr<const ModelWeights>(std::move(model));
 }

@@ -22,18 +22,17 @@ T read_unaligned(std::span<const std::byte> bytes, std::size_t index) {
   return value;
 }
 
-// A block without NaN is the rule: test whole blocks branch-free, then look for the position.
-template <class Bad>
-std::optional<std::uint64_t> find_byte(std::span<const std::byte> bytes, Bad bad) {
-  constexpr std::size_t kBlock = 4096;
-  for (std::size_t begin = 0; begin < bytes.size(); begin += kBlock) {
-    const auto block = bytes.subspan(begin, std::min(kBlock, bytes.size() - begin));
-    unsigned any = 0;
-    for (std::byte b : block) any |= bad(std::to_integer<unsigned>(b));
-    if (any == 0) continue;
-    for (std::size_t i = 0; i < block.size(); ++i) {
-      if (bad(std::to_integer<unsigned>(block[i])) != 0) return begin + i;
-    }
+// The first byte whose lower seven bits are all set: an E4M3 NaN. Eight bytes at a time, because a checkpoint
+// in NVFP4 has 17 GB of such scales: adding one to the lower seven bits carries into bit 7 exactly for 0x7f.
+std::optional<std::uint64_t> find_e4m3_nan(std::span<const std::byte> bytes) {
+  constexpr std::uint64_t kLow = 0x7f7f7f7f7f7f7f7full;
+  constexpr std::uint64_t kOne = 0x0101010101010101ull;
+  std::size_t i = 0;
+  for (; i + 8 <= bytes.size(); i += 8) {
+    if ((((read_unaligned<std::uint64_t>(bytes.subspan(i), 0) & kLow) + kOne) & ~kLow) != 0) break;
+  }
+  for (; i < bytes.size(); ++i) {
+    if ((std::to_integer<unsigned>(bytes[i]) & 0x7fu) == 0x7fu) return i;
   }
   return std::nullopt;
 }
@@ -62,10 +61,14 @@ std::optional<std::uint64_t> find_bad_scale(ScaleFormat format, std::span<const 
   switch (format) {
     case ScaleFormat::kNone:
       return std::nullopt;
-    case ScaleFormat::kE8M0:
-      return find_byte(scales, [](unsigned b) { return static_cast<unsigned>(b == kE8m0Nan); });
+    case ScaleFormat::kE8M0: {
+      if (scales.empty()) return std::nullopt;
+      const void* found = std::memchr(scales.data(), kE8m0Nan, scales.size());
+      if (found == nullptr) return std::nullopt;
+      return static_cast<std::uint64_t>(static_cast<const std::byte*>(found) - scales.data());
+    }
     case ScaleFormat::kE4M3:
-      return find_byte(scales, [](unsigned b) { return static_cast<unsigned>((b & 0x7fu) == 0x7fu); });
+      return find_e4m3_nan(scales);
     case ScaleFormat::kF32:
       for (std::size_t i = 0; i < scales.size() / sizeof(float); ++i) {
         if (!std::isfinite(read_unaligned<float>(scales, i))) return i;
