@@ -1,0 +1,259 @@
+// o_h = sum_p e^(l_p - M) kv_p / (sum_p e^(l_p - M) + e^(sink_h - M)),  l_p = (q_h . kv_p) D^-0.5, keys = values.
+//
+// Bytes: 584 a key row (packed), q and o; FLOP: 4 H D a key. One CTA takes 16 heads of one query and every splits-th
+// tile of 64 keys: the tile is decoded to BF16 in shared memory once and used as K and as V. Four warps: for Q K^T each
+// takes 16 keys, for P V each takes a quarter of D. P is rounded to BF16 under the running maximum; the denominator
+// sums the unrounded values (specification 2.4). A second kernel merges the splits, divides, and rotates back.
+#include "ops/cuda/attention/attention.h"
+
+#include <algorithm>
+
+#include "ops/cuda/device/numeric.cuh"
+#include "ops/cuda/device/rows.cuh"
+#include "ops/cuda/runtime/launch.h"
+
+namespace pivot::cuda {
+namespace {
+
+constexpr int kKeys = 64;   // rows of a key tile
+constexpr int kHeads = 16;  // heads of a CTA
+constexpr int kThreads = 128;
+
+template <int D>
+struct Shared {
+  static constexpr int kStride = D + 8;  // BF16 elements; the pad spreads rows over the banks
+  std::uint16_t q[kHeads][kStride];
+  std::uint16_t k[kKeys][kStride];
+  std::uint16_t p[kHeads][kKeys + 8];
+  float row_max[4][kHeads], row_sum[4][kHeads];
+};
+
+__device__ __forceinline__ void ldmatrix4(std::uint32_t (&r)[4], const void* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(p))));
+}
+__device__ __forceinline__ void ldmatrix4_trans(std::uint32_t (&r)[4], const void* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(p))));
+}
+
+template <int D>
+__global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments a) {
+  extern __shared__ __align__(128) unsigned char raw_shared[];
+  Shared<D>& s = *reinterpret_cast<Shared<D>*>(raw_shared);
+  wait_for_predecessor();
+  release_successor();
+  const int token = blockIdx.z, split = blockIdx.x, head0 = blockIdx.y * kHeads;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const SequenceSpan span = a.batch.spans[a.batch.span_of[token]];
+  const int position = a.batch.positions[token];
+  const int first_raw = max(0, position - a.window + 1), raw = position - first_raw + 1;
+  const int visible = a.ratio == 0 ? 0 : (position + 1) / a.ratio;
+  const int compressed = a.ratio == 0 ? 0 : a.selected == nullptr ? visible : a.selected_count[token];
+  const int keys = raw + compressed, tiles = (keys + kKeys - 1) / kKeys;
+
+  const std::int64_t slot = (static_cast<std::int64_t>(token) * a.splits + split) * a.heads;
+  if (split >= tiles) {  // nothing to do: an empty part for the merge
+    for (int h = threadIdx.x; h < kHeads && head0 + h < a.heads; h += kThreads) {
+      a.partial_ml[(slot + head0 + h) * 2] = -INFINITY;
+      a.partial_ml[(slot + head0 + h) * 2 + 1] = 0.0f;
+    }
+    return;
+  }
+  const BF16* q = static_cast<const BF16*>(a.q) + static_cast<std::int64_t>(token) * a.heads * D;
+  for (int i = threadIdx.x; i < kHeads * D / 8; i += kThreads) {
+    const int h = i / (D / 8), c = i % (D / 8) * 8;
+    uint4 v{};
+    if (head0 + h < a.heads) v = *reinterpret_cast<const uint4*>(q + (head0 + h) * D + c);
+    *reinterpret_cast<uint4*>(&s.q[h][c]) = v;
+  }
+  constexpr int kTilesD = D / 4 / 8;  // n-tiles of a warp's quarter of D
+  float o[kTilesD][4] = {};
+  float maximum[2] = {-INFINITY, -INFINITY}, denominator[2] = {0.0f, 0.0f};  // rows g and g + 8
+
+  for (int tile = split; tile < tiles; tile += a.splits) {
+    __syncthreads();  // the previous tile has been used
+    // A warp decodes 16 rows, 8 lanes-wide pieces of 8 elements.
+    for (int r = warp * 16; r < warp * 16 + 16; ++r) {
+      const int key = tile * kKeys + r;
+      RowAddress address{};
+      const uint4* direct = nullptr;
+      const RowLayout* layout = &a.ring.layout;
+      if (key < raw) {
+        const int p = first_raw + key;
+        if (p >= span.start_position)
+          direct = reinterpret_cast<const uint4*>(static_cast<const BF16*>(a.kv) + static_cast<std::int64_t>(span.first_token + p - span.start_position) * D);
+        else
+          address = ring_row(a.ring, span.slot, p);
+      } else if (key < keys) {
+        const int j = key - raw;
+        address = paged_row(a.compressed, span.table, a.selected == nullptr ? j : a.selected[static_cast<std::int64_t>(token) * a.topk + j]);
+        layout = &a.compressed.layout;
+      }
+      for (int c = lane; c < D / 8; c += 32) {
+        uint4 v{};
+        if (direct != nullptr) v = direct[c];
+        else if (address.data != nullptr) v = read_kv8(*layout, address, c * 8);
+        *reinterpret_cast<uint4*>(&s.k[r][c * 8]) = v;
+      }
+    }
+    __syncthreads();
+
+    // S: 16 heads x 16 keys of this warp.
+    float score[2][4] = {};
+#pragma unroll 4
+    for (int d = 0; d < D; d += 16) {
+      std::uint32_t qa[4], kb[4];
+      ldmatrix4(qa, &s.q[lane % 16][d + lane / 16 * 8]);
+      ldmatrix4(kb, &s.k[warp * 16 + lane % 8 + lane / 16 * 8][d + lane / 8 % 2 * 8]);
+      OperandBf16::mma(score[0], qa[0], qa[1], qa[2], qa[3], kb[0], kb[1]);
+      OperandBf16::mma(score[1], qa[0], qa[1], qa[2], qa[3], kb[2], kb[3]);
+    }
+    float tile_max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = tile * kKeys + warp * 16 + n * 8 + 2 * t + i % 2;
+        score[n][i] = key < keys ? score[n][i] * a.scale : -INFINITY;
+        tile_max[i / 2] = fmaxf(tile_max[i / 2], score[n][i]);
+      }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      tile_max[i] = fmaxf(tile_max[i], __shfl_xor_sync(0xffffffffu, tile_max[i], 1));
+      tile_max[i] = fmaxf(tile_max[i], __shfl_xor_sync(0xffffffffu, tile_max[i], 2));
+      if (t == 0) s.row_max[warp][g + 8 * i] = tile_max[i];
+    }
+    __syncthreads();
+    float rescale[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float next = maximum[i];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) next = fmaxf(next, s.row_max[w][g + 8 * i]);
+      rescale[i] = maximum[i] == -INFINITY ? 0.0f : expf(maximum[i] - next);
+      maximum[i] = next;
+    }
+    float sum[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float e0 = expf(score[n][2 * i] - maximum[i]), e1 = expf(score[n][2 * i + 1] - maximum[i]);
+        sum[i] += e0 + e1;
+        *reinterpret_cast<std::uint32_t*>(&s.p[g + 8 * i][warp * 16 + n * 8 + 2 * t]) = pack_bf16x2(e0, e1);
+      }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
+      sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
+      if (t == 0) s.row_sum[warp][g + 8 * i] = sum[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      denominator[i] *= rescale[i];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) denominator[i] += s.row_sum[w][g + 8 * i];
+    }
+#pragma unroll
+    for (int n = 0; n < kTilesD; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) o[n][i] *= rescale[i / 2];
+    // O += P V: this warp's quarter of D.
+#pragma unroll
+    for (int kk = 0; kk < kKeys; kk += 16) {
+      std::uint32_t pa[4];
+      ldmatrix4(pa, &s.p[lane % 16][kk + lane / 16 * 8]);
+#pragma unroll
+      for (int n = 0; n < kTilesD; n += 2) {
+        std::uint32_t vb[4];
+        ldmatrix4_trans(vb, &s.k[kk + lane % 16][warp * (D / 4) + n * 8 + lane / 16 * 8]);
+        OperandBf16::mma(o[n], pa[0], pa[1], pa[2], pa[3], vb[0], vb[1]);
+        OperandBf16::mma(o[n + 1], pa[0], pa[1], pa[2], pa[3], vb[2], vb[3]);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int head = head0 + g + 8 * i;
+    if (head >= a.heads) continue;
+    float* out = a.partial_o + (slot + head) * D + warp * (D / 4);
+#pragma unroll
+    for (int n = 0; n < kTilesD; ++n) *reinterpret_cast<float2*>(out + n * 8 + 2 * t) = float2{o[n][2 * i], o[n][2 * i + 1]};
+    if (warp == 0 && t == 0) {
+      a.partial_ml[(slot + head) * 2] = maximum[i];
+      a.partial_ml[(slot + head) * 2 + 1] = denominator[i];
+    }
+  }
+}
+
+// One warp a head: merge, divide, round, rotate back.
+template <int D>
+__global__ void __launch_bounds__(256) merge_kernel(AttentionArguments a) {
+  wait_for_predecessor();
+  release_successor();
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
+  if (at >= static_cast<std::int64_t>(a.batch.num_tokens) * a.heads) return;
+  const int lane = threadIdx.x % 32;
+  const std::int64_t token = at / a.heads;
+  const int head = static_cast<int>(at % a.heads);
+  const float sink = a.sink[head];
+  float maximum = sink;
+  for (int i = 0; i < a.splits; ++i) maximum = fmaxf(maximum, a.partial_ml[((token * a.splits + i) * a.heads + head) * 2]);
+  float denominator = 0.0f, o[D / 32] = {};
+  for (int i = 0; i < a.splits; ++i) {
+    const std::int64_t part = (token * a.splits + i) * a.heads + head;
+    if (a.partial_ml[part * 2] == -INFINITY) continue;
+    const float factor = expf(a.partial_ml[part * 2] - maximum);
+    denominator += factor * a.partial_ml[part * 2 + 1];
+#pragma unroll
+    for (int k = 0; k < D / 32; ++k) o[k] += factor * a.partial_o[part * D + k * 32 + lane];
+  }
+  denominator += expf(sink - maximum);
+  BF16* out = static_cast<BF16*>(a.o) + at * D;
+  const float position = static_cast<float>(a.batch.positions[token]);
+#pragma unroll
+  for (int k = 0; k < D / 32; ++k) {
+    float v = round_bf16(o[k] / denominator);
+    const int first = D - a.rope;
+    if (k * 32 >= first) {
+      const float partner = __shfl_xor_sync(0xffffffffu, v, 1);
+      float sine, cosine;
+      sincosf(position * a.frequencies[(k * 32 - first + lane) / 2], &sine, &cosine);
+      v = round_bf16(lane % 2 == 0 ? v * cosine + partner * sine : v * cosine - partner * sine);
+    }
+    out[k * 32 + lane] = to_bf16(v);
+  }
+}
+
+template <int D>
+void launch_all(const AttentionArguments& a, cudaStream_t stream) {
+  const auto tokens = static_cast<unsigned>(a.batch.num_tokens);
+  launch({dim3(static_cast<unsigned>(a.splits), static_cast<unsigned>((a.heads + kHeads - 1) / kHeads), tokens), dim3(kThreads), sizeof(Shared<D>), stream,
+          true, "attention"},
+         attention_kernel<D>, a);
+  launch({dim3((tokens * static_cast<unsigned>(a.heads) + 7) / 8), dim3(256), 0, stream, true, "attention_merge"}, merge_kernel<D>, a);
+}
+
+}  // namespace
+
+std::int32_t attention_splits(std::int64_t tokens, std::int32_t heads, std::int64_t max_keys, int multiprocessors) {
+  const std::int64_t tiles = std::max<std::int64_t>(1, (max_keys + kKeys - 1) / kKeys);
+  const std::int64_t groups = tokens * ((heads + kHeads - 1) / kHeads);
+  const std::int64_t room = std::max<std::int64_t>(1, 3 * multiprocessors / groups);
+  return static_cast<std::int32_t>(std::min<std::int64_t>({tiles, room, 64}));
+}
+
+void launch_attention(const AttentionArguments& a, cudaStream_t stream) {
+  require(a.rope % 32 == 0 && a.splits >= 1, "rotary dims in multiples of 32");
+  switch (a.head_dim) {
+    case 512: return launch_all<512>(a, stream);
+    case 128: return launch_all<128>(a, stream);
+    default: require(false, "head_dim 512 or 128");
+  }
+}
+
+}  // namespace pivot::cuda

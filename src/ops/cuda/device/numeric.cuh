@@ -1,0 +1,63 @@
+// numeric/formats.h on the device, plus the group roundings that a warp does together.
+//
+// formats.h is constexpr and compiled for the device as it stands (--expt-relaxed-constexpr): one definition of every
+// rounding for both sides.
+#pragma once
+
+#include <cstdint>
+
+#include "numeric/formats.h"
+#include "ops/cuda/device/ptx.cuh"
+
+namespace pivot::cuda {
+
+__device__ __forceinline__ float load_bf16(const void* p, std::int64_t i) {
+  return to_float(static_cast<const BF16*>(p)[i]);
+}
+__device__ __forceinline__ void store_bf16(void* p, std::int64_t i, float x) { static_cast<BF16*>(p)[i] = to_bf16(x); }
+
+__device__ __forceinline__ std::uint32_t pack_bf16x2(float low, float high) {
+  return static_cast<std::uint32_t>(to_bf16(low).bits) | static_cast<std::uint32_t>(to_bf16(high).bits) << 16;
+}
+
+// Maximum of |x| over aligned groups of `width` lanes (a power of two, at most 32). NaN elements are left out, as in
+// numeric/quantize.cpp.
+__device__ __forceinline__ float group_amax(float x, int width) {
+  float a = fabsf(x);
+  if (!(a == a)) a = 0.0f;
+  for (int step = width / 2; step > 0; step /= 2) a = fmaxf(a, __shfl_xor_sync(0xffffffffu, a, step));
+  return a;
+}
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
+// x rounded to E4M3 (E2M1) with the E8M0 scale `byte` and back; exact products.
+__device__ __forceinline__ float round_e4m3(float x, std::uint8_t byte) {
+  const float scale = e8m0_to_float(byte);
+  return e4m3_to_float(float_to_e4m3(x / scale)) * scale;
+}
+__device__ __forceinline__ float round_e2m1(float x, std::uint8_t byte) {
+  const float scale = e8m0_to_float(byte);
+  return e2m1_to_float(float_to_e2m1(x / scale)) * scale;
+}
+
+// Sum over the block in a fixed order; every thread gets it. `scratch` holds 33 floats.
+__device__ __forceinline__ float block_sum(float x, float* scratch) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
+  x = warp_sum(x);
+  __syncthreads();
+  if (lane == 0) scratch[warp] = x;
+  __syncthreads();
+  if (warp == 0) {
+    float v = lane < warps ? scratch[lane] : 0.0f;
+    v = warp_sum(v);
+    if (lane == 0) scratch[32] = v;
+  }
+  __syncthreads();
+  return scratch[32];
+}
+
+}  // namespace pivot::cuda

@@ -1,0 +1,207 @@
+// h'[k] = bf(post[k] o + sum_j C[j][k] h[j]);  m = (fn . h') g;  x = rms(bf(sum_j pre[j] h'[j]), norm).
+//
+// Bytes: h read and written once, fn (1.57 MB at d = 4096) once per group of 8 tokens. Two kernels: `mix` spreads the
+// 24 x 4d product over the card and leaves partial sums; `finish`, one CTA a token, adds them in a fixed order. Only
+// `pre` is needed before the sublayer: Sinkhorn runs in a warp of its own beside the norm.
+#include <algorithm>
+
+#include "ops/cuda/device/numeric.cuh"
+#include "ops/cuda/device/ptx.cuh"
+#include "ops/cuda/hyper_connection/hyper_connection.h"
+#include "ops/cuda/runtime/launch.h"
+
+namespace pivot::cuda {
+namespace {
+
+constexpr int kMixColumns = 64;  // columns of one CTA, times 4 streams = 256 threads
+constexpr int kFinishWarps = 16;
+constexpr int kFinishThreads = kFinishWarps * 32;
+
+__device__ __forceinline__ float round_operand(float x, HyperPrecision precision) {
+  if (precision == HyperPrecision::kBf16) return round_bf16(x);
+  if (precision == HyperPrecision::kTf32) {
+    const std::uint32_t bits = __float_as_uint(x);
+    if ((bits & 0x7f800000u) == 0x7f800000u) return x;
+    return __uint_as_float((bits + 0xfffu + ((bits >> 13) & 1u)) & ~0x1fffu);
+  }
+  return x;
+}
+
+// grid (d / 64, token groups). Thread (stream, column). partials[t][cta][ROWS + 1], the last one the sum of squares.
+template <int ROWS, int TOKENS>
+__global__ void __launch_bounds__(256) mix_kernel(SeamArguments a, int tokens) {
+  __shared__ float sums[8][ROWS + 1];
+  wait_for_predecessor();
+  release_successor();
+  const int width = a.shape.width;
+  const int stream = threadIdx.x / kMixColumns, column = blockIdx.x * kMixColumns + threadIdx.x % kMixColumns;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float fn[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r)
+    fn[r] = round_operand(a.fn[static_cast<std::int64_t>(r) * kStreams * width + stream * width + column], a.precision);
+  BF16* h = static_cast<BF16*>(a.h);
+  for (int i = 0; i < TOKENS; ++i) {
+    const int t = blockIdx.y * TOKENS + i;
+    if (t >= tokens) break;
+    BF16* row = h + static_cast<std::int64_t>(t) * kStreams * width;
+    float value;
+    if (a.sublayer_out != nullptr) {
+      float mixed = 0.0f;
+#pragma unroll
+      for (int j = 0; j < kStreams; ++j) mixed += a.comb[(t * kStreams + j) * kStreams + stream] * to_float(row[j * width + column]);
+      value = round_bf16(a.post[t * kStreams + stream] * load_bf16(a.sublayer_out, static_cast<std::int64_t>(t) * width + column) + mixed);
+      __syncthreads();  // every stream has read the old rows
+      row[stream * width + column] = to_bf16(value);
+    } else {
+      value = to_float(row[stream * width + column]);
+      __syncthreads();
+    }
+    const float u = round_operand(value, a.precision);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const float s = warp_sum(fn[r] * u);
+      if (lane == 0) sums[warp][r] = s;
+    }
+    const float square = warp_sum(value * value);
+    if (lane == 0) sums[warp][ROWS] = square;
+    __syncthreads();
+    if (threadIdx.x <= ROWS) {
+      float s = 0.0f;
+#pragma unroll
+      for (int w = 0; w < 8; ++w) s += sums[w][threadIdx.x];
+      a.partials[(static_cast<std::int64_t>(t) * gridDim.x + blockIdx.x) * (ROWS + 1) + threadIdx.x] = s;
+    }
+  }
+}
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// Lane j*4+k of 16 holds C[j][k]; every lane of the warp takes part in the shuffles.
+__device__ float sinkhorn(float c, int iters, float eps) {
+  const auto row_sum = [](float v) {
+    v += __shfl_xor_sync(0xffffffffu, v, 1);
+    return v + __shfl_xor_sync(0xffffffffu, v, 2);
+  };
+  const auto column_sum = [](float v) {
+    v += __shfl_xor_sync(0xffffffffu, v, 4);
+    return v + __shfl_xor_sync(0xffffffffu, v, 8);
+  };
+  float maximum = fmaxf(c, __shfl_xor_sync(0xffffffffu, c, 1));
+  maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, 2));
+  c = expf(c - maximum);
+  c = c / row_sum(c) + eps;
+  c = c / (column_sum(c) + eps);
+  for (int i = 1; i < iters; ++i) {
+    c = c / (row_sum(c) + eps);
+    c = c / (column_sum(c) + eps);
+  }
+  return c;
+}
+
+// One CTA a token (or a row of the head): 16 warps for the stream sum and the norm, one for the coefficients.
+template <int ROWS>
+__global__ void __launch_bounds__(kFinishThreads + 32) finish_kernel(SeamArguments a, int mix_ctas, const std::int32_t* rows) {
+  extern __shared__ float y[];  // [d]
+  __shared__ float mix[ROWS + 1], pre[kStreams], scratch[kFinishWarps + 1];
+  wait_for_predecessor();
+  release_successor();
+  const int t = rows == nullptr ? blockIdx.x : rows[blockIdx.x];
+  const int width = a.shape.width, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const float* partials = a.partials + static_cast<std::int64_t>(t) * mix_ctas * (ROWS + 1);
+  for (int r = warp; r <= ROWS; r += kFinishWarps + 1) {
+    float s = 0.0f;
+    for (int c = lane; c < mix_ctas; c += 32) s += partials[c * (ROWS + 1) + r];
+    s = warp_sum(s);
+    if (lane == 0) mix[r] = s;
+  }
+  __syncthreads();
+  const float g = 1.0f / sqrtf(mix[ROWS] / static_cast<float>(kStreams * width) + a.shape.norm_eps);
+  if (threadIdx.x < kStreams)
+    pre[threadIdx.x] = sigmoid(mix[threadIdx.x] * g * a.scale[0] + a.base[threadIdx.x]) + a.shape.hc_eps;
+  __syncthreads();
+  if (warp == kFinishWarps) {
+    if constexpr (ROWS == kSeamRows) {
+      if (lane < kStreams)
+        a.post[t * kStreams + lane] = 2.0f * sigmoid(mix[kStreams + lane] * g * a.scale[1] + a.base[kStreams + lane]);
+      const int i = lane % 16;
+      const float c = sinkhorn(mix[2 * kStreams + i] * g * a.scale[2] + a.base[2 * kStreams + i], a.shape.sinkhorn_iters, a.shape.hc_eps);
+      if (lane < 16) a.comb[t * 16 + lane] = c;
+    }
+    return;
+  }
+  const BF16* h = static_cast<const BF16*>(a.h) + static_cast<std::int64_t>(t) * kStreams * width;
+  float square = 0.0f;
+  for (int i = threadIdx.x * 4; i < width; i += kFinishThreads * 4) {
+    float sum[4] = {};
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j) {
+      const uint2 raw = *reinterpret_cast<const uint2*>(h + j * width + i);
+      sum[0] += pre[j] * __uint_as_float(raw.x << 16);
+      sum[1] += pre[j] * __uint_as_float(raw.x & 0xffff0000u);
+      sum[2] += pre[j] * __uint_as_float(raw.y << 16);
+      sum[3] += pre[j] * __uint_as_float(raw.y & 0xffff0000u);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float v = round_bf16(sum[k]);
+      y[i + k] = v;
+      square += v * v;
+    }
+  }
+  square = warp_sum(square);
+  if (lane == 0) scratch[warp] = square;
+  asm volatile("bar.sync 1, %0;" ::"n"(kFinishThreads) : "memory");
+  float total = 0.0f;
+#pragma unroll
+  for (int w = 0; w < kFinishWarps; ++w) total += scratch[w];
+  const float factor = 1.0f / sqrtf(total / static_cast<float>(width) + a.shape.norm_eps);
+  BF16* x = static_cast<BF16*>(a.x) + static_cast<std::int64_t>(blockIdx.x) * width;
+  for (int base = warp * 128; base < width; base += kFinishThreads * 4) {  // a warp takes whole groups of 128 columns
+    const int i = base + lane * 4;
+    float v[4], amax = 0.0f;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      v[k] = round_bf16(y[i + k] * factor * a.norm[i + k]);
+      amax = fmaxf(amax, fabsf(v[k]));
+    }
+    *reinterpret_cast<uint2*>(x + i) = uint2{pack_bf16x2(v[0], v[1]), pack_bf16x2(v[2], v[3])};
+    if (a.x_values == nullptr) continue;
+    const std::uint8_t byte = fp8_group_scale(group_amax(amax, 32));
+    const float scale = e8m0_to_float(byte);
+    std::uint32_t codes[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) codes[k] = float_to_e4m3(v[k] / scale);
+    *reinterpret_cast<uint2*>(a.x_values + static_cast<std::int64_t>(blockIdx.x) * width + i) =
+        uint2{e4m3x2_to_f16x2(codes[0] | codes[1] << 8), e4m3x2_to_f16x2(codes[2] | codes[3] << 8)};
+    if (lane == 0) a.x_scales[static_cast<std::int64_t>(blockIdx.x) * (width / 128) + base / 128] = scale;
+  }
+}
+
+template <int ROWS>
+void launch_mix(const SeamArguments& a, std::int64_t tokens, cudaStream_t stream) {
+  const auto ctas = static_cast<unsigned>(a.shape.width / kMixColumns);
+  if (tokens < 16)
+    launch({dim3(ctas, static_cast<unsigned>(tokens)), dim3(256), 0, stream, true, "hc_mix"}, mix_kernel<ROWS, 1>, a, static_cast<int>(tokens));
+  else
+    launch({dim3(ctas, static_cast<unsigned>((tokens + 7) / 8)), dim3(256), 0, stream, true, "hc_mix"}, mix_kernel<ROWS, 8>, a, static_cast<int>(tokens));
+}
+
+}  // namespace
+
+std::int64_t seam_partial_floats(std::int64_t tokens, std::int64_t width) { return tokens * (width / kMixColumns) * (kSeamRows + 1); }
+
+void launch_seam(const SeamArguments& a, std::int64_t tokens, cudaStream_t stream) {
+  launch_mix<kSeamRows>(a, tokens, stream);
+  launch({dim3(static_cast<unsigned>(tokens)), dim3(kFinishThreads + 32), static_cast<std::size_t>(a.shape.width) * 4, stream, true, "hc_finish"},
+         finish_kernel<kSeamRows>, a, a.shape.width / kMixColumns, static_cast<const std::int32_t*>(nullptr));
+}
+
+void launch_head(const SeamArguments& a, std::int64_t tokens, const std::int32_t* rows, std::int64_t num_rows, cudaStream_t stream) {
+  launch_mix<kStreams>(a, tokens, stream);
+  if (num_rows == 0) return;
+  launch({dim3(static_cast<unsigned>(num_rows)), dim3(kFinishThreads + 32), static_cast<std::size_t>(a.shape.width) * 4, stream, true, "hc_head"},
+         finish_kernel<kStreams>, a, a.shape.width / kMixColumns, rows);
+}
+
+}  // namespace pivot::cuda

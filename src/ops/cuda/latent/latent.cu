@@ -1,0 +1,267 @@
+// qr = rms(a, q_norm); kv = Q8(rope(rms(kv_raw, kv_norm))); compressor entries; the window ring.
+//
+// Bytes per token: a few KB; bound by launch latency. One CTA per (token, part), one thread per element of a row.
+#include "ops/cuda/latent/latent.h"
+
+#include "ops/cuda/device/numeric.cuh"
+#include "ops/cuda/device/rows.cuh"
+#include "ops/cuda/runtime/launch.h"
+
+namespace pivot::cuda {
+namespace {
+
+// cos and sin of fp32(position) * w: the product is rounded to fp32 first (specification 2.3).
+__device__ __forceinline__ void rotate_pair(float& a, float& b, float position, float w, bool inverse) {
+  float s, c;
+  sincosf(position * w, &s, &c);
+  if (inverse) s = -s;
+  const float x = a * c - b * s;
+  b = round_bf16(a * s + b * c);
+  a = round_bf16(x);
+}
+
+// The row is in `row` (shared memory, one element per thread stride); rounds pairs of the rotary tail.
+__device__ void rotate_tail(float* row, int width, int rope, float position, const float* frequencies) {
+  __syncthreads();
+  for (int i = threadIdx.x; i < rope / 2; i += blockDim.x)
+    rotate_pair(row[width - rope + 2 * i], row[width - rope + 2 * i + 1], position, frequencies[i], false);
+  __syncthreads();
+}
+
+// One warp per group of `group` elements (group <= 128): max, scale byte, and the rounded values in place.
+template <bool E4M3>
+__device__ void round_groups(float* row, int count, int group, std::uint8_t* bytes) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  for (int g = warp; g * group < count; g += warps) {
+    float amax = 0.0f;
+    for (int i = lane; i < group; i += 32) amax = fmaxf(amax, fabsf(row[g * group + i]));
+    amax = group_amax(amax, 32);
+    const std::uint8_t byte = E4M3 ? fp8_group_scale(amax) : fp4_group_scale(amax);
+    for (int i = lane; i < group; i += 32) {
+      float& v = row[g * group + i];
+      v = E4M3 ? round_e4m3(v, byte) : round_e2m1(v, byte);
+    }
+    if (lane == 0) bytes[g] = byte;
+  }
+  __syncthreads();
+}
+
+__device__ void norm_row(const float* in, const float* weight, int count, float eps, float* scratch, float* out) {
+  float square = 0.0f;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) square += in[i] * in[i];
+  const float factor = 1.0f / sqrtf(block_sum(square, scratch) / static_cast<float>(count) + eps);
+  for (int i = threadIdx.x; i < count; i += blockDim.x) out[i] = round_bf16(in[i] * factor * weight[i]);
+  __syncthreads();
+}
+
+constexpr int kMaxRow = 2048;
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads) latent_kernel(LatentArguments a) {
+  __shared__ float row[kMaxRow], scratch[33];
+  __shared__ std::uint8_t bytes[kMaxRow / 32];
+  wait_for_predecessor();
+  release_successor();
+  const std::int64_t t = blockIdx.x;
+  if (blockIdx.y == 0) {
+    for (int i = threadIdx.x; i < a.rank; i += kThreads) row[i] = load_bf16(a.a, t * a.rank + i);
+    __syncthreads();
+    norm_row(row, a.q_norm, a.rank, a.eps, scratch, row);
+    for (int i = threadIdx.x; i < a.rank; i += kThreads) store_bf16(a.qr, t * a.rank + i, row[i]);
+    if (a.qr_values == nullptr) return;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int g = warp; g * 128 < a.rank; g += kThreads / 32) {
+      float amax = 0.0f;
+      for (int i = lane; i < 128; i += 32) amax = fmaxf(amax, fabsf(row[g * 128 + i]));
+      const float scale = e8m0_to_float(fp8_group_scale(group_amax(amax, 32)));
+      for (int i = lane; i < 128; i += 32)
+        a.qr_values[t * a.rank + g * 128 + i] =
+            static_cast<std::uint16_t>(e4m3x2_to_f16x2(float_to_e4m3(row[g * 128 + i] / scale)) & 0xffffu);
+      if (lane == 0) a.qr_scales[t * (a.rank / 128) + g] = scale;
+    }
+    return;
+  }
+  const int nope = a.head_dim - a.rope;
+  for (int i = threadIdx.x; i < a.head_dim; i += kThreads) row[i] = load_bf16(a.kv_raw, t * a.head_dim + i);
+  __syncthreads();
+  norm_row(row, a.kv_norm, a.head_dim, a.eps, scratch, row);
+  rotate_tail(row, a.head_dim, a.rope, static_cast<float>(a.batch.positions[t]), a.frequencies);
+  if (a.round_kv) {
+    round_groups<true>(row, nope, kKvGroup, bytes);
+    const int groups = (nope + kKvGroup - 1) / kKvGroup;
+    if (a.kv_scales != nullptr && static_cast<int>(threadIdx.x) < groups) a.kv_scales[t * groups + threadIdx.x] = bytes[threadIdx.x];
+  }
+  for (int i = threadIdx.x; i < a.head_dim; i += kThreads) store_bf16(a.kv, t * a.head_dim + i, row[i]);
+  if (a.index_weights != nullptr)
+    for (int i = threadIdx.x; i < a.index_heads; i += kThreads)
+      a.index_weights[t * a.index_heads + i] = round_bf16(load_bf16(a.index_raw, t * a.index_heads + i) * a.index_scale);
+}
+
+// k and s of position p: from the step where the step has it, else from the state ring.
+struct CompressorRow {
+  const float* k;
+  const float* s;
+  const float* ape;  // to add to s, or null
+};
+__device__ __forceinline__ CompressorRow compressor_row(const CompressArguments& a, const SequenceSpan& span, int position) {
+  const int width = a.state.width;
+  if (position >= span.start_position) {
+    const std::int64_t token = span.first_token + (position - span.start_position);
+    return {a.k + token * width, a.score + token * width, a.ape + static_cast<std::int64_t>(position % a.ratio) * width};
+  }
+  const float* row = a.state.base + span.slot * a.state.slot_floats + static_cast<std::int64_t>(position % a.state.rows) * 2 * width;
+  return {row, row + width, nullptr};
+}
+__device__ __forceinline__ float score_of(const CompressorRow& row, int c) { return row.ape == nullptr ? row.s[c] : row.s[c] + row.ape[c]; }
+
+constexpr int kMaxCompressorWidth = 512;
+
+__global__ void __launch_bounds__(kThreads) compress_kernel(CompressArguments a) {
+  __shared__ float row[kMaxCompressorWidth], scratch[33];
+  __shared__ std::uint8_t bytes[16];
+  wait_for_predecessor();
+  release_successor();
+  const int t = blockIdx.x;
+  const int position = a.batch.positions[t];
+  if ((position + 1) % a.ratio != 0) return;
+  const SequenceSpan span = a.batch.spans[a.batch.span_of[t]];
+  const int entry = position / a.ratio, first = entry * a.ratio;
+  const bool overlap = a.ratio == 4;
+  const int own = overlap ? a.width : 0;  // column offset of the own block's series
+  for (int c = threadIdx.x; c < a.width; c += kThreads) {
+    const int begin = overlap && entry > 0 ? first - a.ratio : first;
+    float maximum = -INFINITY;
+    for (int p = begin; p < first + a.ratio; ++p)
+      maximum = fmaxf(maximum, score_of(compressor_row(a, span, p), p < first ? c : own + c));
+    float sum = 0.0f;
+    for (int p = begin; p < first + a.ratio; ++p) sum += expf(score_of(compressor_row(a, span, p), p < first ? c : own + c) - maximum);
+    float value = 0.0f;
+    for (int p = begin; p < first + a.ratio; ++p) {
+      const CompressorRow r = compressor_row(a, span, p);
+      const int column = p < first ? c : own + c;
+      value += expf(score_of(r, column) - maximum) / sum * r.k[column];
+    }
+    row[c] = round_bf16(value);
+  }
+  __syncthreads();
+  norm_row(row, a.norm, a.width, a.eps, scratch, row);
+  rotate_tail(row, a.width, a.rope, static_cast<float>(first), a.frequencies);
+
+  const RowAddress out = paged_row(a.out, span.table, entry);
+  const RowLayout& layout = a.out.layout;
+  if (!a.index_key) {
+    const int nope = a.width - a.rope;
+    if (a.round_kv) round_groups<true>(row, nope, kKvGroup, bytes);
+    if (layout.format == RowFormat::kBf16) {
+      for (int i = threadIdx.x; i < a.width; i += kThreads) store_bf16(out.data, i, row[i]);
+      return;
+    }
+    for (int i = threadIdx.x; i < nope; i += kThreads) out.data[i] = float_to_e4m3(row[i] / e8m0_to_float(bytes[i / kKvGroup]));
+    for (int i = threadIdx.x; i < a.rope; i += kThreads) store_bf16(out.data + nope, i, row[nope + i]);
+    const int groups = (nope + kKvGroup - 1) / kKvGroup;
+    for (int i = threadIdx.x; i < layout.scale_bytes; i += kThreads) out.scales[i] = i < groups ? bytes[i] : std::uint8_t{0};
+    return;
+  }
+  // Walsh-Hadamard, natural order, one round trip through shared memory a stage (log2(width) of them).
+  for (int step = 1; step < a.width; step *= 2) {
+    float x = 0.0f, y = 0.0f;
+    const int i = threadIdx.x;
+    const int low = i / step * step * 2 + i % step;
+    if (i < a.width / 2) {
+      x = row[low];
+      y = row[low + step];
+    }
+    __syncthreads();
+    if (i < a.width / 2) {
+      row[low] = x + y;
+      row[low + step] = x - y;
+    }
+    __syncthreads();
+  }
+  const float norm = 1.0f / sqrtf(static_cast<float>(a.width));
+  for (int i = threadIdx.x; i < a.width; i += kThreads) row[i] = round_bf16(row[i] * norm);
+  __syncthreads();
+  if (a.index_rounding == IndexRounding::kFp4) round_groups<false>(row, a.width, kIndexFp4Group, bytes);
+  if (a.index_rounding == IndexRounding::kFp8) round_groups<true>(row, a.width, a.width, bytes);
+  switch (layout.format) {
+    case RowFormat::kIndexFp4:
+      for (int i = threadIdx.x; i < a.width / 2; i += kThreads) {
+        const float scale = e8m0_to_float(bytes[2 * i / kIndexFp4Group]);
+        out.data[i] = static_cast<std::uint8_t>(float_to_e2m1(row[2 * i] / scale) | float_to_e2m1(row[2 * i + 1] / scale) << 4);
+      }
+      for (int i = threadIdx.x; i < a.width / kIndexFp4Group; i += kThreads) out.scales[i] = bytes[i];
+      break;
+    case RowFormat::kIndexFp8:
+      for (int i = threadIdx.x; i < a.width; i += kThreads) out.data[i] = float_to_e4m3(row[i] / e8m0_to_float(bytes[0]));
+      if (threadIdx.x == 0) *reinterpret_cast<float*>(out.scales) = e8m0_to_float(bytes[0]);
+      break;
+    default:
+      for (int i = threadIdx.x; i < a.width; i += kThreads) store_bf16(out.data, i, row[i]);
+  }
+}
+
+// After the entries: the state keeps the last `rows` tokens of each sequence.
+__global__ void commit_state_kernel(CompressArguments a) {
+  wait_for_predecessor();
+  release_successor();
+  const std::int64_t t = blockIdx.x;
+  const SequenceSpan span = a.batch.spans[a.batch.span_of[t]];
+  if (t - span.first_token < span.num_tokens - a.state.rows) return;
+  const int position = a.batch.positions[t], width = a.state.width;
+  float* row = a.state.base + span.slot * a.state.slot_floats + static_cast<std::int64_t>(position % a.state.rows) * 2 * width;
+  for (int c = threadIdx.x; c < width; c += blockDim.x) {
+    row[c] = a.k[t * width + c];
+    row[width + c] = a.score[t * width + c] + a.ape[static_cast<std::int64_t>(position % a.ratio) * width + c];
+  }
+}
+
+__global__ void commit_window_kernel(StepBatch batch, const BF16* kv, const std::uint8_t* kv_scales, RingView ring) {
+  __shared__ float row[kMaxRow];
+  __shared__ std::uint8_t bytes[kMaxRow / 32];
+  wait_for_predecessor();
+  release_successor();
+  const std::int64_t t = blockIdx.x;
+  const SequenceSpan span = batch.spans[batch.span_of[t]];
+  if (t - span.first_token < span.num_tokens - ring.rows) return;
+  const RowLayout& layout = ring.layout;
+  const RowAddress out = ring_row(ring, span.slot, batch.positions[t]);
+  const BF16* in = kv + t * layout.width;
+  if (layout.format == RowFormat::kBf16) {
+    for (int i = threadIdx.x; i < layout.width; i += blockDim.x) reinterpret_cast<BF16*>(out.data)[i] = in[i];
+    return;
+  }
+  const int nope = layout.width - layout.rope, groups = (nope + kKvGroup - 1) / kKvGroup;
+  for (int i = threadIdx.x; i < nope; i += blockDim.x) row[i] = to_float(in[i]);
+  __syncthreads();
+  if (kv_scales != nullptr) {
+    if (static_cast<int>(threadIdx.x) < groups) bytes[threadIdx.x] = kv_scales[t * groups + threadIdx.x];
+    __syncthreads();
+  } else {
+    round_groups<true>(row, nope, kKvGroup, bytes);
+  }
+  for (int i = threadIdx.x; i < nope; i += blockDim.x) out.data[i] = float_to_e4m3(row[i] / e8m0_to_float(bytes[i / kKvGroup]));
+  for (int i = threadIdx.x; i < layout.rope; i += blockDim.x) reinterpret_cast<BF16*>(out.data + nope)[i] = in[nope + i];
+  for (int i = threadIdx.x; i < layout.scale_bytes; i += blockDim.x) out.scales[i] = i < groups ? bytes[i] : std::uint8_t{0};
+}
+
+unsigned tokens(const StepBatch& batch) { return static_cast<unsigned>(batch.num_tokens); }
+
+}  // namespace
+
+void launch_latent(const LatentArguments& a, cudaStream_t stream) {
+  require(a.rank <= kMaxRow && a.head_dim <= kMaxRow && a.rank % 128 == 0, "q_lora_rank and head_dim up to 2048");
+  launch({dim3(tokens(a.batch), 2), dim3(kThreads), 0, stream, true, "latent"}, latent_kernel, a);
+}
+
+void launch_compress(const CompressArguments& a, cudaStream_t stream) {
+  require(a.width <= kMaxCompressorWidth && a.width % 64 == 0, "a compressor width of at most 512");
+  launch({dim3(tokens(a.batch)), dim3(kThreads), 0, stream, true, "compress"}, compress_kernel, a);
+  launch({dim3(tokens(a.batch)), dim3(kThreads), 0, stream, true, "commit_state"}, commit_state_kernel, a);
+}
+
+void launch_commit_window(const StepBatch& batch, const void* kv, const std::uint8_t* kv_scales, const RingView& ring, cudaStream_t stream) {
+  require(ring.layout.width <= kMaxRow, "head_dim up to 2048");
+  launch({dim3(tokens(batch)), dim3(128), 0, stream, true, "commit_window"}, commit_window_kernel, batch, static_cast<const BF16*>(kv), kv_scales, ring);
+}
+
+}  // namespace pivot::cuda

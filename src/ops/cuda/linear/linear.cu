@@ -1,0 +1,157 @@
+// y[t][n] = sum_k W[n][k] x[t][k] for merged matrices that share K.
+//
+// Bytes: every weight once per group of 64 tokens; FLOP: 2 N K T. Bound by weight bytes up to about 64 tokens.
+// Schedule: one CTA per 16 rows and up to 64 tokens; its warps split K and are summed in warp order (tile_product.cuh).
+#include "ops/cuda/linear/linear.h"
+
+#include <algorithm>
+
+#include "ops/cuda/device/numeric.cuh"
+#include "ops/cuda/linear/tile_product.cuh"
+#include "ops/cuda/runtime/launch.h"
+
+namespace pivot::cuda {
+namespace {
+
+struct DeviceJob {
+  TiledMatrix matrix;
+  ProductInput input;
+  MatrixFormat format;
+  std::int32_t rows;
+  std::int32_t first_cta;
+  bool out_bf16;
+  float post;  // NVFP4 global scale
+  void* out;
+  std::int64_t out_stride;
+};
+struct JobList {
+  DeviceJob job[kMaxJobs];
+  int count;
+};
+
+template <int NT>
+__global__ void __launch_bounds__(512, NT == 1 ? 2 : 1) linear_kernel(const __grid_constant__ JobList jobs, int tokens) {
+  __shared__ float scratch[16 * 128];
+  int j = 0;
+  while (j + 1 < jobs.count && static_cast<int>(blockIdx.x) >= jobs.job[j + 1].first_cta) ++j;
+  const DeviceJob& job = jobs.job[j];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  const int row_tile = static_cast<int>(blockIdx.x) - job.first_cta;
+  const int first = blockIdx.y * NT * 8;
+  const int count = min(NT * 8, tokens - first);
+  float acc[NT][4] = {};
+  multiply_stripe_any<NT>(job.format, job.matrix, row_tile, job.input, first, count, warp, warps, lane, acc, [] {
+    wait_for_predecessor();
+    release_successor();
+  });
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    const float sum = reduce_stripe(acc[n], warp, warps, lane, scratch) * job.post;
+    const int row = row_tile * 16 + static_cast<int>(threadIdx.x) / 8;
+    const int token = 8 * n + static_cast<int>(threadIdx.x) % 8;
+    if (threadIdx.x >= 128 || row >= job.rows || token >= count) continue;
+    const std::int64_t at = (first + token) * job.out_stride + row;
+    if (job.out_bf16)
+      store_bf16(job.out, at, sum);
+    else
+      static_cast<float*>(job.out)[at] = sum;
+  }
+}
+
+// One warp per group of 128 columns.
+__global__ void quantize_fp8_kernel(const BF16* x, int groups, std::int64_t stride, std::int64_t total, std::uint16_t* values,
+                                    float* scales) {
+  wait_for_predecessor();
+  release_successor();
+  const std::int64_t group = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  const int lane = threadIdx.x % 32;
+  if (group >= total) return;
+  const std::int64_t row = group / groups, column = group % groups * 128 + lane * 4;
+  const uint2 raw = *reinterpret_cast<const uint2*>(x + row * stride + column);
+  const float v[4] = {__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000u), __uint_as_float(raw.y << 16),
+                      __uint_as_float(raw.y & 0xffff0000u)};
+  float amax = 0.0f;
+#pragma unroll
+  for (float value : v) amax = fmaxf(amax, fabsf(value));  // fmaxf leaves NaN out
+  const std::uint8_t byte = fp8_group_scale(group_amax(amax, 32));
+  const float scale = e8m0_to_float(byte);
+  std::uint32_t codes[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) codes[i] = float_to_e4m3(v[i] / scale);
+  const uint2 out = {e4m3x2_to_f16x2(codes[0] | codes[1] << 8), e4m3x2_to_f16x2(codes[2] | codes[3] << 8)};
+  *reinterpret_cast<uint2*>(values + row * groups * 128 + column) = out;
+  if (lane == 0) scales[group] = scale;
+}
+
+__global__ void quantize_nvfp4_kernel(const BF16* x, int cols, std::int64_t stride, std::int64_t total, float input_scale,
+                                      std::uint16_t* values) {
+  wait_for_predecessor();
+  release_successor();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const bool live = i < total;  // total is a multiple of 16, so a group of lanes is live together
+  const std::int64_t row = live ? i / cols : 0, column = live ? i % cols : 0;
+  const float v = live ? to_float(x[row * stride + column]) : 0.0f;
+  const float amax = group_amax(v, 16);
+  const float block = e4m3_to_float(float_to_e4m3(amax / 6.0f / input_scale));
+  const float scale = block * input_scale;
+  const float rounded = scale > 0.0f ? e2m1_to_float(float_to_e2m1(v / scale)) * scale : 0.0f;
+  if (live) values[row * cols + column] = to_bf16(rounded).bits;
+}
+
+}  // namespace
+
+int stripe_warps(std::int64_t tiles_k) {
+  int warps = 1;
+  while (warps < 16 && warps * 2 <= tiles_k) warps *= 2;
+  return warps < 4 ? 4 : warps;  // the epilogue needs 128 threads
+}
+
+int token_tiles(std::int64_t tokens) { return tokens <= 8 ? 1 : tokens <= 16 ? 2 : tokens <= 32 ? 4 : 8; }
+
+void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStream_t stream) {
+  require(!jobs.empty() && jobs.size() <= kMaxJobs, "1 to 8 linear jobs");
+  JobList list{};
+  int ctas = 0;
+  for (const LinearJob& job : jobs) {
+    const Matrix& w = job.weights;
+    require(w.cols == jobs[0].weights.cols && w.cols % 128 == 0, "linear jobs share a multiple of 128 columns");
+    DeviceJob& d = list.job[list.count++];
+    d.matrix = {reinterpret_cast<const std::uint8_t*>(w.codes), reinterpret_cast<const std::uint8_t*>(w.scales),
+                static_cast<std::int32_t>(w.cols / 128)};
+    d.input = {job.input.x, job.input.scales, nullptr, job.input.stride};
+    d.format = w.format;
+    d.rows = static_cast<std::int32_t>(w.rows);
+    d.first_cta = ctas;
+    d.out_bf16 = job.out_bf16;
+    d.post = w.format == MatrixFormat::kNVFP4 ? w.global_scale : 1.0f;
+    d.out = job.out;
+    d.out_stride = job.out_stride;
+    ctas += static_cast<int>((w.rows + 15) / 16);
+  }
+  const int nt = token_tiles(tokens);
+  const Launch how{dim3(static_cast<unsigned>(ctas), static_cast<unsigned>((tokens + nt * 8 - 1) / (nt * 8))),
+                   dim3(static_cast<unsigned>(stripe_warps(jobs[0].weights.cols / 128) * 32)), 0, stream, true, "linear"};
+  switch (nt) {
+    case 1: return launch(how, linear_kernel<1>, list, static_cast<int>(tokens));
+    case 2: return launch(how, linear_kernel<2>, list, static_cast<int>(tokens));
+    case 4: return launch(how, linear_kernel<4>, list, static_cast<int>(tokens));
+    default: return launch(how, linear_kernel<8>, list, static_cast<int>(tokens));
+  }
+}
+
+void launch_quantize_fp8(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride, std::uint16_t* values,
+                         float* scales, cudaStream_t stream) {
+  require(cols % 128 == 0 && stride % 4 == 0, "FP8 activations come in groups of 128");
+  const std::int64_t groups = rows * (cols / 128);
+  launch({dim3(static_cast<unsigned>((groups + 7) / 8)), dim3(256), 0, stream, true, "quantize_fp8"}, quantize_fp8_kernel,
+         static_cast<const BF16*>(x), static_cast<int>(cols / 128), stride, groups, values, scales);
+}
+
+void launch_quantize_nvfp4(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride, float input_scale,
+                           std::uint16_t* values, cudaStream_t stream) {
+  const std::int64_t total = rows * cols;
+  launch({dim3(static_cast<unsigned>((total + 255) / 256)), dim3(256), 0, stream, true, "quantize_nvfp4"},
+         quantize_nvfp4_kernel, static_cast<const BF16*>(x), static_cast<int>(cols), stride, total, input_scale, values);
+}
+
+}  // namespace pivot::cuda

@@ -1,0 +1,47 @@
+// Linear layers on tiled weights: up to kMaxJobs matrices in one launch (merged projections), and the activation
+// rounding that feeds them.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <span>
+
+#include "tensor/matrix.h"
+
+namespace pivot::cuda {
+
+inline constexpr int kMaxJobs = 8;
+
+// A rounded activation. FP8 (knob fp8): E4M3 code values as F16 and one fp32 power-of-two scale per 128 columns;
+// BF16: the activation itself, scales == nullptr.
+struct LinearInput {
+  const std::uint16_t* x = nullptr;  // [T][stride]
+  const float* scales = nullptr;     // [T][stride / 128]
+  std::int64_t stride = 0;           // elements; a multiple of 128
+};
+
+struct LinearJob {
+  Matrix weights;  // placed (placement/tiles.h), codes and scales in device memory
+  LinearInput input;
+  void* out = nullptr;          // [T][out_stride]
+  std::int64_t out_stride = 0;  // elements
+  bool out_bf16 = true;         // else fp32, unrounded
+};
+
+// Warps of a CTA for a stripe of `tiles_k` column tiles. Part of the summation order, so a function of the shape alone.
+int stripe_warps(std::int64_t tiles_k);
+// Token tiles of 8 that one CTA takes: 1, 2, 4 or 8.
+int token_tiles(std::int64_t tokens);
+
+// out = W x for every job. REQUIRES: all jobs have the same number of columns.
+void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStream_t stream);
+
+// Quantises BF16 [rows][cols] (row stride `stride` elements) to code values and scales (specification 3.3).
+void launch_quantize_fp8(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride, std::uint16_t* values,
+                         float* scales, cudaStream_t stream);
+// NVFP4 activations (specification 4.3) as BF16 values: per 16 columns e4m3 block scales under `input_scale`.
+void launch_quantize_nvfp4(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride, float input_scale,
+                           std::uint16_t* values, cudaStream_t stream);
+
+}  // namespace pivot::cuda

@@ -1,0 +1,148 @@
+// p = sqrt(softplus(z)); the `chosen` largest of p + bias (or the token's table row); weights p / sum p * scale.
+//
+// One warp a token; experts are spread over the lanes and the largest is taken `chosen` times, ties to the lower id. The
+// work list is one CTA: counts, prefix sums and stable grouping, so the order of pairs is the same in every run.
+#include "ops/cuda/device/numeric.cuh"
+#include "ops/cuda/device/ptx.cuh"
+#include "ops/cuda/moe/moe.h"
+#include "ops/cuda/runtime/launch.h"
+
+namespace pivot::cuda {
+namespace {
+
+constexpr int kPerLane = kMaxExperts / 32;
+
+__device__ __forceinline__ float sqrt_softplus(float z) { return sqrtf(z > 20.0f ? z : log1pf(expf(z))); }
+
+__global__ void __launch_bounds__(128) route_kernel(RouteArguments a) {
+  wait_for_predecessor();
+  release_successor();
+  const int t = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (t >= a.tokens) return;
+  const float* z = a.logits + static_cast<std::int64_t>(t) * a.experts;
+  std::int32_t id = 0x7fffffff;  // lane i < chosen keeps choice i
+  float margin = INFINITY;
+  if (a.bias == nullptr) {
+    if (lane < a.chosen) id = a.table[static_cast<std::int64_t>(a.token_ids[t]) * a.chosen + lane];
+  } else {
+    float selection[kPerLane];
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int e = i * 32 + lane;
+      selection[i] = -INFINITY;
+      if (e < a.experts) {
+        const float s = sqrt_softplus(z[e]) + a.bias[e];
+        selection[i] = s == s ? s : -INFINITY;
+      }
+    }
+    std::uint32_t taken = 0;
+    float last = INFINITY;
+    for (int c = 0; c <= a.chosen; ++c) {  // one more than chosen, for the margin
+      float best = -INFINITY;
+      int best_id = 0x7fffffff;
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) {
+        const int e = i * 32 + lane;
+        if (e < a.experts && (taken >> i & 1) == 0 && (selection[i] > best || (best_id == 0x7fffffff && selection[i] == best))) {
+          best = selection[i];
+          best_id = e;
+        }
+      }
+      for (int step = 16; step > 0; step /= 2) {
+        const float other = __shfl_xor_sync(0xffffffffu, best, step);
+        const int other_id = __shfl_xor_sync(0xffffffffu, best_id, step);
+        if (other > best || (other == best && other_id < best_id)) {
+          best = other;
+          best_id = other_id;
+        }
+      }
+      if (c == a.chosen) {
+        margin = last - best;
+        break;
+      }
+      last = best;
+      if (best_id % 32 == lane) taken |= 1u << (best_id / 32);
+      if (lane == c) id = best_id;
+    }
+  }
+  // Ascending ids: rank of each among the chosen.
+  int rank = 0;
+  for (int i = 0; i < a.chosen; ++i) {
+    const int other = __shfl_sync(0xffffffffu, id, i);
+    rank += other < id;
+  }
+  const bool live = lane < a.chosen;
+  const float p = live ? sqrt_softplus(z[id]) : 0.0f;
+  // The sum runs in ascending id order, as the oracle's.
+  float sum = 0.0f;
+  for (int r = 0; r < a.chosen; ++r) {
+    const unsigned holder = __ballot_sync(0xffffffffu, live && rank == r);
+    sum += __shfl_sync(0xffffffffu, p, __ffs(holder) - 1);
+  }
+  if (live) {
+    a.ids[t * a.chosen + rank] = id;
+    a.weights[t * a.chosen + rank] = (a.normalize ? p / sum : p) * a.route_scale;
+  }
+  if (a.margin != nullptr && lane == 0) a.margin[t] = margin;
+}
+
+constexpr int kListThreads = 1024;
+
+__global__ void __launch_bounds__(kListThreads) work_list_kernel(const std::int32_t* ids, int tokens, int chosen, int experts, WorkList list) {
+  __shared__ int counts[kMaxExperts], starts[kMaxExperts + 1], slot_of[kMaxExperts + 1];
+  wait_for_predecessor();
+  release_successor();
+  const int total = tokens * chosen, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int e = threadIdx.x; e < experts; e += kListThreads) counts[e] = 0;
+  __syncthreads();
+  for (int p = threadIdx.x; p < total; p += kListThreads) atomicAdd(&counts[ids[p]], 1);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int start = 0, slot = 0;
+    for (int e = 0; e < experts; ++e) {
+      starts[e] = start;
+      slot_of[e] = slot;
+      start += counts[e];
+      slot += counts[e] > 0;
+    }
+    slot_of[experts] = slot;
+  }
+  __syncthreads();
+  for (int e = threadIdx.x; e < experts; e += kListThreads)
+    if (counts[e] > 0) {
+      list.expert[slot_of[e]] = e;
+      list.first[slot_of[e]] = starts[e];
+      list.count[slot_of[e]] = counts[e];
+    }
+  for (int s = slot_of[experts] + threadIdx.x; s < list.slots; s += kListThreads) list.count[s] = 0;
+  // Stable grouping: each warp scans all pairs for its experts. A step of few tokens is one pass.
+  for (int e = warp; e < experts; e += kListThreads / 32) {
+    if (counts[e] == 0) continue;
+    int at = starts[e];
+    for (int p0 = 0; p0 < total; p0 += 32) {
+      const int p = p0 + lane;
+      const unsigned mine = __ballot_sync(0xffffffffu, p < total && ids[p] == e);
+      if ((mine >> lane & 1) != 0) {
+        const int place = at + __popc(mine & ((1u << lane) - 1));
+        list.pairs[place] = p;
+        list.tokens[place] = p / chosen;
+        list.place[p] = place;
+      }
+      at += __popc(mine);
+    }
+  }
+}
+
+}  // namespace
+
+void launch_route(const RouteArguments& a, cudaStream_t stream) {
+  require(a.experts <= kMaxExperts && a.chosen <= kMaxExpertsPerToken && a.chosen < a.experts, "up to 512 experts, 16 a token");
+  launch({dim3(static_cast<unsigned>((a.tokens + 3) / 4)), dim3(128), 0, stream, true, "route"}, route_kernel, a);
+}
+
+void launch_work_list(const std::int32_t* ids, std::int32_t tokens, std::int32_t chosen, std::int32_t experts, const WorkList& list,
+                      cudaStream_t stream) {
+  launch({dim3(1), dim3(kListThreads), 0, stream, true, "work_list"}, work_list_kernel, ids, tokens, chosen, experts, list);
+}
+
+}  // namespace pivot::cuda

@@ -1,0 +1,58 @@
+// A model's weights in device memory: tiled matrices, fp32 vectors, and the per-layer expert tables.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/model_weights.h"
+#include "ops/cuda/moe/moe.h"
+
+namespace pivot::cuda {
+
+// Bytes that placing needs: a pure function, so that a model that does not fit is refused before anything is copied.
+std::int64_t placed_bytes(const ModelWeights& weights);
+// Why the model's matrices cannot be placed.
+Result<> check_placeable(const ModelWeights& weights);
+
+class PlacedModel {
+ public:
+  // Copies everything to the current device. Errors: kOutOfMemory with wanted and free bytes.
+  static Result<std::shared_ptr<PlacedModel>> create(const ModelWeights& weights);
+  ~PlacedModel();
+  PlacedModel(const PlacedModel&) = delete;
+  PlacedModel& operator=(const PlacedModel&) = delete;
+
+  // The same structure as the source, every pointer in device memory.
+  const ModelWeights& weights() const { return weights_; }
+  // Device table of one layer's experts, [n_routed_experts].
+  const DeviceExpert* experts(const MoeWeights& layer) const { return experts_.at(&layer); }
+  const float* rope_main() const { return rope_main_; }
+  const float* rope_compress() const { return rope_compress_; }
+
+ private:
+  PlacedModel() = default;
+  std::byte* take(std::int64_t bytes);
+  Matrix place(const Matrix& matrix);
+  Matrix place_rows(const Matrix& matrix);
+  FloatSpan place(FloatSpan values);
+  void place(HyperConnectionWeights& w);
+  void place(CompressorWeights& w);
+  void place(ExpertWeights& w);
+  void place(LayerWeights& layer);
+  Result<> fill(const ModelWeights& source);
+  void upload(std::byte* device, const void* host, std::int64_t bytes);
+
+  ModelWeights weights_;
+  std::unordered_map<const MoeWeights*, const DeviceExpert*> experts_;
+  std::byte* memory_ = nullptr;
+  std::int64_t capacity_ = 0, used_ = 0;
+  Result<> status_{};
+  const float* rope_main_ = nullptr;
+  const float* rope_compress_ = nullptr;
+  std::vector<std::byte> staging_codes_, staging_scales_;
+};
+
+}  // namespace pivot::cuda

@@ -1,0 +1,114 @@
+// q[h] = rope(bf(q[h] / rms(q[h])));  index_q[h] = Q(bf(H rope(index_q[h]))).
+//
+// One warp a head: head_dim / 32 values a lane, lane l holding values l, l + 32, ... so that a rotary pair is exchanged
+// with the neighbouring lane and a Hadamard stage is either a shuffle (step < 32) or between a lane's own values.
+#include "ops/cuda/query/query.h"
+
+#include "ops/cuda/device/numeric.cuh"
+#include "ops/cuda/runtime/launch.h"
+
+namespace pivot::cuda {
+namespace {
+
+// v[i] is element 32 i + lane. Rotates the elements from `width - rope` on.
+template <int N>
+__device__ void rotate(float (&v)[N], int rope, float position, const float* frequencies, bool inverse) {
+  const int lane = threadIdx.x % 32, first = N - rope / 32;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (i < first) continue;
+    const float partner = __shfl_xor_sync(0xffffffffu, v[i], 1);
+    const int pair = ((i - first) * 32 + lane) / 2;
+    float s, c;
+    sincosf(position * frequencies[pair], &s, &c);
+    if (inverse) s = -s;
+    v[i] = round_bf16(lane % 2 == 0 ? v[i] * c - partner * s : partner * s + v[i] * c);
+  }
+}
+
+template <int N>
+__global__ void __launch_bounds__(256) head_kernel(QueryArguments a) {
+  wait_for_predecessor();
+  release_successor();
+  const std::int64_t head = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
+  if (head >= static_cast<std::int64_t>(a.batch.num_tokens) * a.heads) return;
+  const int lane = threadIdx.x % 32;
+  BF16* q = static_cast<BF16*>(a.q) + head * (N * 32);
+  float v[N], square = 0.0f;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    v[i] = to_float(q[i * 32 + lane]);
+    square += v[i] * v[i];
+  }
+  const float factor = 1.0f / sqrtf(warp_sum(square) / static_cast<float>(N * 32) + a.eps);
+#pragma unroll
+  for (int i = 0; i < N; ++i) v[i] = round_bf16(v[i] * factor);
+  rotate<N>(v, a.rope, static_cast<float>(a.batch.positions[head / a.heads]), a.frequencies, false);
+#pragma unroll
+  for (int i = 0; i < N; ++i) q[i * 32 + lane] = to_bf16(v[i]);
+}
+
+template <int N>
+__global__ void __launch_bounds__(256) index_head_kernel(QueryArguments a) {
+  wait_for_predecessor();
+  release_successor();
+  const std::int64_t head = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
+  if (head >= static_cast<std::int64_t>(a.batch.num_tokens) * a.index_heads) return;
+  const int lane = threadIdx.x % 32;
+  BF16* q = static_cast<BF16*>(a.index_q) + head * (N * 32);
+  float v[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) v[i] = to_float(q[i * 32 + lane]);
+  rotate<N>(v, a.rope, static_cast<float>(a.batch.positions[head / a.index_heads]), a.frequencies, false);
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2)
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float other = __shfl_xor_sync(0xffffffffu, v[i], step);
+      v[i] = (lane & step) == 0 ? v[i] + other : other - v[i];
+    }
+#pragma unroll
+  for (int step = 1; step < N; step *= 2) {
+    float w[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) w[i] = (i & step) == 0 ? v[i] + v[i ^ step] : v[i ^ step] - v[i];
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] = w[i];
+  }
+  const float norm = 1.0f / sqrtf(static_cast<float>(N * 32));
+  float whole = 0.0f;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    v[i] = round_bf16(v[i] * norm);
+    whole = fmaxf(whole, fabsf(v[i]));
+  }
+  whole = group_amax(whole, 32);
+#pragma unroll
+  for (int i = 0; i < N; ++i) {  // a row of 32 lanes is one FP4 group
+    if (a.index_rounding == IndexRounding::kFp4) v[i] = round_e2m1(v[i], fp4_group_scale(group_amax(v[i], 32)));
+    if (a.index_rounding == IndexRounding::kFp8) v[i] = round_e4m3(v[i], fp8_group_scale(whole));
+    q[i * 32 + lane] = to_bf16(v[i]);
+  }
+}
+
+}  // namespace
+
+void launch_query(const QueryArguments& a, cudaStream_t stream) {
+  require(a.rope % 32 == 0, "rotary dims in multiples of 32");
+  const auto blocks = [&](std::int64_t heads) { return static_cast<unsigned>((heads * a.batch.num_tokens + 7) / 8); };
+  const Launch how{dim3(blocks(a.heads)), dim3(256), 0, stream, true, "query"};
+  switch (a.head_dim) {
+    case 512: launch(how, head_kernel<16>, a); break;
+    case 128: launch(how, head_kernel<4>, a); break;
+    default: require(false, "head_dim 512 or 128");
+  }
+  if (a.index_q == nullptr) return;
+  const Launch index{dim3(blocks(a.index_heads)), dim3(256), 0, stream, true, "index_query"};
+  switch (a.index_dim) {
+    case 128: launch(index, index_head_kernel<4>, a); break;
+    case 64: launch(index, index_head_kernel<2>, a); break;
+    default: require(false, "index_head_dim 128 or 64");
+  }
+}
+
+}  // namespace pivot::cuda

@@ -1,0 +1,46 @@
+// Kernel launches: one function that sets the stream, shared memory and programmatic dependent launch, and checks.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+namespace pivot::cuda {
+
+// This header and everything a .cu file includes stays free of fmt, which nvcc 13 cannot compile: checks that print values
+// live in the .cpp files.
+
+// In the step a CUDA error cannot be handled: the process ends with the operation and the driver's text.
+void require_cuda(cudaError_t status, const char* operation);
+// A precondition of a launch function; its failure is a programmer's error.
+void require(bool condition, const char* what);
+
+struct Launch {
+  dim3 grid{1, 1, 1};
+  dim3 block{1, 1, 1};
+  std::size_t shared_bytes = 0;
+  cudaStream_t stream = nullptr;
+  bool overlap_predecessor = false;  // programmatic dependent launch: the kernel calls wait_for_predecessor()
+  const char* name = "";
+};
+
+template <class... Params, class... Args>
+void launch(const Launch& how, void (*kernel)(Params...), Args... args) {
+  if (how.shared_bytes > 48 * 1024)
+    require_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(how.shared_bytes)),
+                 how.name);
+  cudaLaunchConfig_t config{};
+  config.gridDim = how.grid;
+  config.blockDim = how.block;
+  config.dynamicSmemBytes = how.shared_bytes;
+  config.stream = how.stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = how.overlap_predecessor ? 1 : 0;
+  require_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), how.name);
+}
+
+}  // namespace pivot::cuda
