@@ -172,14 +172,15 @@ void describe_tensors(const TensorTable& table, Identification& out) {
 }
 
 // The header audit (specification 10.1): config and tensors must fit each other exactly.
-void audit(std::string_view config_json, const TensorTable& table, Identification& out) {
+void audit(std::string_view config_json, std::string_view hf_quant_json, const TensorTable& table,
+           Identification& out) {
   auto refuse = [&](const Error& error) {
     out.supported = false;
     out.refusal = error.to_string();
   };
   const auto config = parse_model_config(config_json, "config.json");
   if (!config) return refuse(config.error());
-  const auto quantization = parse_quantization(config_json, "", "config.json");
+  const auto quantization = parse_quantization(config_json, hf_quant_json, "config.json");
   if (!quantization) return refuse(quantization.error());
   const auto layout = resolve_layout(*config, *quantization, table);
   if (!layout) return refuse(layout.error());
@@ -239,7 +240,8 @@ const char* to_string(Confidence confidence) {
   return "low";
 }
 
-Identification identify(std::string_view config_json, const TensorTable& table) {
+Identification identify(std::string_view config_json, const TensorTable& table,
+                        std::string_view hf_quant_json) {
   Identification out;
   out.tensors = table.size();
   out.data_bytes = table.data_bytes();
@@ -263,7 +265,7 @@ Identification identify(std::string_view config_json, const TensorTable& table) 
     out.evidence.push_back(
         "0731 and the June DSpark release have the same headers; only their values differ");
   }
-  audit(config_json, table, out);
+  audit(config_json, hf_quant_json, table, out);
   const bool known_size = out.family_experts > 0;
   const bool known_format = out.expert_format != ExpertFormat::kUnknown && !out.mixed_expert_formats;
   out.confidence = !out.supported || !known_format ? Confidence::kLow

@@ -188,7 +188,7 @@ Inspection inspect(const Subject& subject, const InspectOptions& options) {
   out.num_shards = subject.table().shards().size();
   const TensorTable& table = subject.table();
   const std::string config_text = subject.config_text().value_or("");
-  out.identification = identify(config_text, table);
+  out.identification = identify(config_text, table, subject.hf_quant_text().value_or(""));
   out.quantization_layout = quantization_layout(subject.config_text(), subject.hf_quant_text());
   if (!subject.config_text())
     out.problems.emplace_back(
