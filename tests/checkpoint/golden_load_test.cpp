@@ -1,7 +1,6 @@
-// Loading the golden checkpoints and the small recall model: values against the SHA-256 digests that come
+// Loading the golden checkpoints and the embedded model: values against the SHA-256 digests that come
 // with them.
 #include <gtest/gtest.h>
-#include <lzma.h>
 
 #include <nlohmann/json.hpp>
 
@@ -12,6 +11,7 @@
 #include "checkpoint/load.h"
 #include "checkpoint/materialize.h"
 #include "checkpoint/sha256.h"
+#include "support/embedded_model.h"
 #include "support/test_data.h"
 
 namespace pivot {
@@ -116,28 +116,8 @@ TEST(GoldensWide, BothFormatsLoadAndMatchTheirDigests) {
   }
 }
 
-// xz -d, in memory.
-std::string decompress_xz(const std::string& packed) {
-  std::string plain(std::size_t{64} << 20, '\0');
-  std::uint64_t memory_limit = UINT64_MAX;
-  std::size_t in = 0;
-  std::size_t out = 0;
-  const lzma_ret ret = lzma_stream_buffer_decode(
-      &memory_limit, 0, nullptr, reinterpret_cast<const std::uint8_t*>(packed.data()), &in, packed.size(),
-      reinterpret_cast<std::uint8_t*>(plain.data()), &out, plain.size());
-  EXPECT_EQ(ret, LZMA_OK);
-  plain.resize(out);
-  return plain;
-}
-
-TEST(RecallModel, LoadsFromItsPackedForm) {
-  PIVOT_NEED_DATA(source, "recall-model/ckpt");
-  const fs::path folder = test::scratch_dir() / "recall";
-  fs::create_directories(folder);
-  fs::copy_file(source / "config.json", folder / "config.json");
-  ASSERT_TRUE(
-      write_file(folder / "model.safetensors", decompress_xz(*read_file(source / "model.safetensors.xz")))
-          .has_value());
+TEST(EmbeddedModel, LoadsAndIsIdentified) {
+  const fs::path folder = test::embedded_model_dir();
   const auto model = load_model(folder.string());
   ASSERT_TRUE(model.has_value()) << model.error().to_string();
   EXPECT_EQ((*model)->layers.size(), 5u);
