@@ -1,6 +1,7 @@
 // pivot: thin entry point. It builds the command line from the command table, runs one command, and turns its
 // result into an exit code.
 #include <CLI/CLI.hpp>
+#include <clocale>
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
@@ -87,6 +88,8 @@ int run(int argc, char** argv) {
 }  // namespace pivot::cli
 
 int main(int argc, char** argv) {
+  // Characters are UTF-8 whatever LANG says; only the character set, so that numbers keep their point.
+  std::setlocale(LC_CTYPE, "C.UTF-8");
   // Nothing below may throw; if something does all the same, say so instead of dying with a core.
   try {
     return pivot::cli::run(argc, argv);

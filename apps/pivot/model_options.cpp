@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/load.h"
 #include "engine/devices.h"
+#include "ops/ops.h"
 #include "stopwatch.h"
 #include "terminal.h"
 
@@ -55,8 +56,9 @@ Result<OpenModel> open_model(const ModelOptions& options, bool wants_tokenizer) 
   OpenModel model;
   model.name = options.model;
   PIVOT_TRY_VOID(set_knobs(model.knobs, options.knobs));
-  PIVOT_TRY(model.device, device_word(options));
-  PIVOT_TRY(model.backend, make_backend(model.device, options.threads));
+  PIVOT_TRY(const std::string device, device_word(options));
+  PIVOT_TRY(model.backend, make_backend(device, options.threads));
+  model.device = model.backend->name();
   PIVOT_TRY(const std::filesystem::path path, resolve_model_argument(options.model));
 
   const Stopwatch watch;

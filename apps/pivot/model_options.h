@@ -39,8 +39,8 @@ void add_model_options(CLI::App& app, ModelOptions& options);
 Result<std::string> device_word(const ModelOptions& options);
 
 struct OpenModel {
-  std::string name;  // as the user gave it
-  std::string device;
+  std::string name;    // as the user gave it
+  std::string device;  // what it runs on: Backend::name()
   std::filesystem::path folder;
   std::shared_ptr<const ModelWeights> weights;
   std::shared_ptr<Backend> backend;
