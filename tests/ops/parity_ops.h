@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct BackendFactory {
   std::string name;
   std::function<std::unique_ptr<Backend>()> make;
 };
+inline void PrintTo(const BackendFactory& factory, std::ostream* out) { *out << factory.name; }
 // Every back-end that the grid compares with the oracle. A CUDA build adds its own.
 std::vector<BackendFactory> parity_backends();
 
