@@ -4,6 +4,7 @@
 
 #include "engine/cuda_devices.h"
 #include "ops/cpu/reference/backend.h"
+#include "ops/cpu/simd/backend.h"
 
 namespace pivot {
 namespace {
@@ -34,8 +35,8 @@ Result<std::shared_ptr<Backend>> make_backend(std::string_view device, int num_t
                 "{} threads are not possible; choose 1 to {}, or 0 for one per core", num_threads,
                 kMaxThreads);
   if (device == "auto") device = cuda_device_count() > 0 ? "cuda" : "cpu";
-  if (device == "cpu" || device == "cpu-reference")
-    return std::shared_ptr<Backend>(make_reference_backend(num_threads));
+  if (device == "cpu") return std::shared_ptr<Backend>(make_simd_backend(num_threads));
+  if (device == "cpu-reference") return std::shared_ptr<Backend>(make_reference_backend(num_threads));
   if (const int ordinal = cuda_ordinal(device); ordinal >= 0) return make_cuda_device(ordinal);
   return fail(ErrorCode::kInvalidArgument, "device \"{}\" is unknown; this build has {}", device,
               fmt::join(device_words(), ", "));

@@ -268,7 +268,7 @@ void add_wide_selection(Cases& cases) {
                          SetDifference difference;
                          // The set's own second implementation differs in up to 1.4 % of the qat rows: a
                          // flipped FP4 code of a query or key shifts scores by more than most margins.
-                         const double allowed = mode == "plain" ? 0 : 0.005 * n;
+                         const double allowed = mode == "plain" ? 0 : 0.014 * n;
                          const auto account = [&](const std::string& step) {
                            const std::string base = mode + "." + padded(n) + "." + step + ".L1.";
                            if (file.has(base + "index_topk_sorted"))

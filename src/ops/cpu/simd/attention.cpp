@@ -1,9 +1,10 @@
 // Sparse attention with a sink over raw rows and compressed entries, and the grouped output projection
 // (specification 2.4).
 //
-// A query's rows are taken in one fixed order, raw by position and then entries by index, so that its sums do not depend
-// on which of them belong to the step. Rows of the step are read where they lie; ring rows are widened once per step,
-// compressed rows once per step where all are visible and once per query where they were selected.
+// A query's rows are taken in one fixed order, raw by position and then entries by index, so that its sums do
+// not depend on which of them belong to the step. Rows of the step are read where they lie; ring rows are
+// widened once per step, compressed rows once per step where all are visible and once per query where they
+// were selected.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -17,16 +18,16 @@ namespace {
 
 using reference::RowPointers;
 
-constexpr std::int64_t kHeadGroup = 4;            // heads the kernels take at a time
-constexpr std::int64_t kTileRows = 1024;          // rows widened at a time: 2 MiB at 512 dims
-constexpr std::int64_t kSharedRows = 16384;       // most compressed rows widened for a whole step: 32 MiB
-constexpr std::int64_t kOutputTokens = 512;       // attention_out works in blocks: its input is H*D wide
+constexpr std::int64_t kHeadGroup = 4;       // heads the kernels take at a time
+constexpr std::int64_t kTileRows = 1024;     // rows widened at a time: 2 MiB at 512 dims
+constexpr std::int64_t kSharedRows = 16384;  // most compressed rows widened for a whole step: 32 MiB
+constexpr std::int64_t kOutputTokens = 512;  // attention_out works in blocks: its input is H*D wide
 
 struct Sequence {
   const SequenceSpan* span = nullptr;
-  std::int32_t first_ring = 0;      // position of ring_rows[0]
-  float* ring_rows = nullptr;       // widened rows [first_ring, start_position)
-  float* compressed_rows = nullptr; // widened entries [0, entries), or null: widen per query
+  std::int32_t first_ring = 0;       // position of ring_rows[0]
+  float* ring_rows = nullptr;        // widened rows [first_ring, start_position)
+  float* compressed_rows = nullptr;  // widened entries [0, entries), or null: widen per query
 };
 
 class Attention {
@@ -51,12 +52,13 @@ class Attention {
     const std::int64_t groups =
         batch_.num_tokens < 2 * context_.pool.size() ? (heads_ + kHeadGroup - 1) / kHeadGroup : 1;
     const std::int64_t group_heads = groups == 1 ? heads_ : kHeadGroup;
-    context_.for_blocks(batch_.num_tokens * groups, groups == 1 ? 4 : 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t unit = begin; unit < end; ++unit) {
-        const std::int64_t first = unit % groups * group_heads;
-        attend(unit / groups, first, std::min(group_heads, heads_ - first));
-      }
-    });
+    context_.for_blocks(batch_.num_tokens * groups, groups == 1 ? 4 : 1,
+                        [&](std::int64_t begin, std::int64_t end) {
+                          for (std::int64_t unit = begin; unit < end; ++unit) {
+                            const std::int64_t first = unit % groups * group_heads;
+                            attend(unit / groups, first, std::min(group_heads, heads_ - first));
+                          }
+                        });
   }
 
  private:
@@ -68,8 +70,8 @@ class Attention {
     const std::int64_t ring = span.start_position - sequence.first_ring;
     sequence.ring_rows = context_.scratch.take<float>(ring * dim_);
     const auto widen_ring = [&](std::int64_t i) {
-      const RowPointers row = reference::ring_row(p_.cache.window, span.slot,
-                                                  sequence.first_ring + static_cast<std::int32_t>(i));
+      const RowPointers row =
+          reference::ring_row(p_.cache.window, span.slot, sequence.first_ring + static_cast<std::int32_t>(i));
       kernels_.unpack_row(p_.cache.window.layout, row.data, row.scales, sequence.ring_rows + i * dim_);
     };
     const std::int64_t entries = ratio_ == 0 ? 0 : (span.start_position + span.num_tokens) / ratio_;
@@ -96,7 +98,8 @@ class Attention {
     const Sequence& sequence = sequences_[static_cast<std::size_t>(batch_.span_of[token])];
     const SequenceSpan& span = *sequence.span;
     const std::int32_t position = batch_.positions[token];
-    const std::int32_t first_raw = std::max(0, position - static_cast<std::int32_t>(config_.sliding_window) + 1);
+    const std::int32_t first_raw =
+        std::max(0, position - static_cast<std::int32_t>(config_.sliding_window) + 1);
     const std::int64_t raw = position - first_raw + 1;
     const std::int64_t visible = ratio_ == 0 ? 0 : (position + 1) / ratio_;
     const std::int32_t* selected = p_.selected == nullptr ? nullptr : p_.selected + token * p_.topk;
@@ -106,7 +109,8 @@ class Attention {
     const auto row_at = [&](std::int64_t i, float* space) -> const float* {
       if (i < raw) {
         const std::int32_t at = first_raw + static_cast<std::int32_t>(i);
-        if (at < span.start_position) return sequence.ring_rows + std::int64_t{at - sequence.first_ring} * dim_;
+        if (at < span.start_position)
+          return sequence.ring_rows + std::int64_t{at - sequence.first_ring} * dim_;
         return floats(p_.kv) + (span.first_token + at - span.start_position) * dim_;
       }
       const std::int64_t entry = selected == nullptr ? i - raw : selected[i - raw];
@@ -189,8 +193,8 @@ void commit_rows(Context& context, const StepBatch& batch, const AttentionParams
 void attention(Context& context, const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
                const AttentionParams& p) {
   const RingView& ring = p.cache.window;
-  PIVOT_CHECK(rounds(knobs) || ring.layout.format == RowFormat::kF32, "activations=f32 needs f32 rows, not format {}",
-              static_cast<int>(ring.layout.format));
+  PIVOT_CHECK(rounds(knobs) || ring.layout.format == RowFormat::kF32,
+              "activations=f32 needs f32 rows, not format {}", static_cast<int>(ring.layout.format));
   PIVOT_CHECK(ring.rows >= layer.config->sliding_window, "ring of {} rows, window {}", ring.rows,
               layer.config->sliding_window);
   Attention(context, layer, knobs, batch, p).run();

@@ -1,7 +1,9 @@
-// Attention over gathered rows and index scores, on 8 lanes. Included once per instruction set, after pointwise_body.h.
+// Attention over gathered rows and index scores, on 8 lanes. Included once per instruction set, after
+// its vec_*.h.
 #pragma once
 
 #include "ops/cpu/simd/kernels.h"
+#include "ops/cpu/simd/pointwise_body.h"
 
 namespace {
 
@@ -9,12 +11,13 @@ using pivot::simd::IndexQuery;
 using pivot::simd::IndexTile;
 using pivot::simd::kIndexTile;
 
-// ---- attention --------------------------------------------------------------------------------------------------------
+// ---- attention
+// --------------------------------------------------------------------------------------------------------
 
 // kHeads heads against kRows rows; every dot in lane order over dim.
 template <int kHeads, int kRows>
-PIVOT_INLINE void dot_block(const float* q, std::int64_t dim, const float* const* rows, float factor, float* scores,
-                            std::int64_t stride) {
+PIVOT_INLINE void dot_block(const float* q, std::int64_t dim, const float* const* rows, float factor,
+                            float* scores, std::int64_t stride) {
   Vec acc[kHeads][kRows];
 #pragma GCC unroll 4
   for (int h = 0; h < kHeads; ++h)
@@ -36,15 +39,15 @@ PIVOT_INLINE void dot_block(const float* q, std::int64_t dim, const float* const
 #pragma GCC unroll 4
   for (int h = 0; h < kHeads; ++h) {
     float four[4];
-    sum4(acc[h][0], kRows > 1 ? acc[h][kRows > 1 ? 1 : 0] : zero(), kRows > 2 ? acc[h][kRows > 2 ? 2 : 0] : zero(),
-         zero(), four);
+    sum4(acc[h][0], kRows > 1 ? acc[h][kRows > 1 ? 1 : 0] : zero(),
+         kRows > 2 ? acc[h][kRows > 2 ? 2 : 0] : zero(), zero(), four);
     for (int r = 0; r < kRows; ++r) scores[h * stride + r] = four[r] * factor;
   }
 }
 
 template <int kHeads>
-static void dot_rows(const float* q, std::int64_t dim, const float* const* rows, std::int64_t count, float factor,
-                     float* scores, std::int64_t stride) {
+static void dot_rows(const float* q, std::int64_t dim, const float* const* rows, std::int64_t count,
+                     float factor, float* scores, std::int64_t stride) {
   std::int64_t i = 0;
   for (; i + 3 <= count; i += 3) dot_block<kHeads, 3>(q, dim, rows + i, factor, scores + i, stride);
   for (; i < count; ++i) dot_block<kHeads, 1>(q, dim, rows + i, factor, scores + i, stride);
@@ -118,7 +121,8 @@ PIVOT_INLINE void add_rows(const float* p, std::int64_t stride, std::int64_t dim
 
 static void weighted_rows(const float* p, std::int64_t stride, std::int64_t heads, std::int64_t dim,
                           const float* const* rows, std::int64_t count, float* o) {
-  constexpr std::int64_t kGroup = 12;  // rows that stay in the L1 cache while all columns and heads pass over them
+  constexpr std::int64_t kGroup =
+      12;  // rows that stay in the L1 cache while all columns and heads pass over them
   for (std::int64_t i = 0; i < count; i += kGroup) {
     const std::int64_t group = smaller(kGroup, count - i);
     for (std::int64_t c = 0; c < dim; c += 16) {
@@ -130,10 +134,11 @@ static void weighted_rows(const float* p, std::int64_t stride, std::int64_t head
   }
 }
 
-// ---- index scores -----------------------------------------------------------------------------------------------------
+// ---- index scores
+// -----------------------------------------------------------------------------------------------------
 //
-// Both sides are 2*E2M1, integers in [-12, 12], so the dot of a group of 32 is an exact integer. The query is stored
-// with 12 added, because the byte multiply wants one unsigned side; 12 * sum(key) takes that back out.
+// Both sides are 2*E2M1, integers in [-12, 12], so the dot of a group of 32 is an exact integer. The query is
+// stored with 12 added, because the byte multiply wants one unsigned side; 12 * sum(key) takes that back out.
 
 static void index_tile(const std::byte* const* data, const std::byte* const* scales, std::int64_t width,
                        IndexTile* tile) {
@@ -157,8 +162,8 @@ static void index_tile(const std::byte* const* data, const std::byte* const* sca
 static bool index_query(const float* q, std::int64_t width, IndexQuery* query) {
   for (std::int64_t g = 0; g < width / 32; ++g) {
     const float* x = q + 32 * g;
-    // Any scale that puts the group on the grid gives the same products; this is the smallest the quantiser could have
-    // used: its largest element is a code in (2, 6] after scaling, unless all are zero.
+    // Any scale that puts the group on the grid gives the same products; this is the smallest the quantiser
+    // could have used: its largest element is a code in (2, 6] after scaling, unless all are zero.
     const float amax = absolute_maximum(x, 32);
     std::uint32_t code = 127;
     if (amax > 0.0f) code = ceil_log2_code(amax * (1.0f / 6.0f));
@@ -170,11 +175,12 @@ static bool index_query(const float* q, std::int64_t width, IndexQuery* query) {
       const float magnitude = __builtin_fabsf(doubled);
       if (!(magnitude <= 12.0f)) return false;
       const int whole = static_cast<int>(magnitude);
-      const bool on_grid = static_cast<float>(whole) == magnitude &&
-                           (whole <= 4 || whole == 6 || whole == 8 || whole == 12);
+      const bool on_grid =
+          static_cast<float>(whole) == magnitude && (whole <= 4 || whole == 6 || whole == 8 || whole == 12);
       if (!on_grid) return false;
       const int word = i % 2 * 4 + i / 2 / 4;
-      query->codes[g * 32 + word * 4 + i / 2 % 4] = static_cast<std::uint8_t>(12 + (doubled < 0.0f ? -whole : whole));
+      query->codes[g * 32 + word * 4 + i / 2 % 4] =
+          static_cast<std::uint8_t>(12 + (doubled < 0.0f ? -whole : whole));
     }
   }
   return true;

@@ -25,10 +25,11 @@ std::int64_t memory_bytes(int name) {
 // What the kernels need beyond the oracle.
 Result<> check_shapes(const ModelConfig& c) {
   const auto refuse = [](const std::string& what) {
-    return fail(ErrorCode::kUnsupported, "the fast CPU back-end cannot run this model: {}; use the reference back-end",
-                what);
+    return fail(ErrorCode::kUnsupported,
+                "the fast CPU back-end cannot run this model: {}; use the reference back-end", what);
   };
-  if (c.head_dim % 16 != 0) return refuse(fmt::format("head_dim is {}, it must be a multiple of 16", c.head_dim));
+  if (c.head_dim % 16 != 0)
+    return refuse(fmt::format("head_dim is {}, it must be a multiple of 16", c.head_dim));
   if (c.hc_mult > 4) return refuse(fmt::format("hc_mult is {}, at most 4 are supported", c.hc_mult));
   if (c.qk_rope_head_dim > 2 * simd::kMaxPairs)
     return refuse(fmt::format("qk_rope_head_dim is {}, at most {} are supported", c.qk_rope_head_dim,
@@ -36,7 +37,8 @@ Result<> check_shapes(const ModelConfig& c) {
   if (c.num_attention_heads > simd::kMaxHeads)
     return refuse(fmt::format("num_attention_heads is {}, at most {} are supported", c.num_attention_heads,
                               simd::kMaxHeads));
-  const bool indexed = std::find(c.compress_ratios.begin(), c.compress_ratios.end(), 4) != c.compress_ratios.end();
+  const bool indexed =
+      std::find(c.compress_ratios.begin(), c.compress_ratios.end(), 4) != c.compress_ratios.end();
   if (indexed && c.index_head_dim < 16)
     return refuse(fmt::format("index_head_dim is {}, it must be at least 16", c.index_head_dim));
   return {};
@@ -52,7 +54,8 @@ class SimdBackend final : public Backend {
 
   std::string_view name() const override { return "cpu"; }
   DeviceInfo device() const override {
-    return {fmt::format("cpu ({}, {} thread{})", simd::to_string(isa_), pool_.size(), pool_.size() == 1 ? "" : "s"),
+    return {fmt::format("cpu ({}, {} thread{})", simd::to_string(isa_), pool_.size(),
+                        pool_.size() == 1 ? "" : "s"),
             memory_bytes(_SC_PHYS_PAGES)};
   }
   int activation_bytes() const override { return 4; }
@@ -68,8 +71,8 @@ class SimdBackend final : public Backend {
         ::operator new(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), kAlignment, std::nothrow);
     if (memory == nullptr)
       return fail(ErrorCode::kOutOfMemory,
-                  "{} needs {} bytes, {} are free; reduce the context or the number of sequences", purpose, bytes,
-                  memory_bytes(_SC_AVPHYS_PAGES));
+                  "{} needs {} bytes, {} are free; reduce the context or the number of sequences", purpose,
+                  bytes, memory_bytes(_SC_AVPHYS_PAGES));
     return static_cast<std::byte*>(memory);
   }
   void release(std::byte* memory) override { ::operator delete(memory, kAlignment); }
@@ -95,16 +98,20 @@ class SimdBackend final : public Backend {
       for (std::int32_t s = 1; s < p.num_streams; ++s) std::copy_n(h, width, h + s * width);
     }
   }
-  void hc_seam(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const HcSeamParams& p) override {
+  void hc_seam(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+               const HcSeamParams& p) override {
     simd::hc_seam(fresh(), layer, knobs, batch, p);
   }
-  void hc_head(const ModelConfig& config, const Knobs& knobs, const StepBatch& batch, const HcHeadParams& p) override {
+  void hc_head(const ModelConfig& config, const Knobs& knobs, const StepBatch& batch,
+               const HcHeadParams& p) override {
     simd::hc_head(fresh(), config, knobs, batch, p);
   }
-  void latent(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const LatentParams& p) override {
+  void latent(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+              const LatentParams& p) override {
     simd::latent(fresh(), layer, knobs, batch, p);
   }
-  void query(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const QueryParams& p) override {
+  void query(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+             const QueryParams& p) override {
     simd::query(fresh(), layer, knobs, batch, p);
   }
   void index_select(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
@@ -119,10 +126,12 @@ class SimdBackend final : public Backend {
                      const AttentionOutParams& p) override {
     simd::attention_out(fresh(), layer, knobs, batch, p);
   }
-  void route(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const RouteParams& p) override {
+  void route(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+             const RouteParams& p) override {
     simd::route(fresh(), layer, knobs, batch, p);
   }
-  void moe(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const MoeParams& p) override {
+  void moe(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+           const MoeParams& p) override {
     simd::moe(fresh(), layer, knobs, batch, p);
   }
   void logits(const Knobs&, const LogitsParams& p) override { simd::logits(fresh(), p); }

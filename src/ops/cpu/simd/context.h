@@ -15,8 +15,8 @@ namespace pivot::simd {
 class RopeTable {
  public:
   // Rows of `positions` for these frequencies; recomputed only where either changed.
-  void prepare(const float* frequencies, std::int64_t pairs, const std::int32_t* positions, std::int64_t count,
-               ThreadPool& pool);
+  void prepare(const float* frequencies, std::int64_t pairs, const std::int32_t* positions,
+               std::int64_t count, ThreadPool& pool);
   const float* cos(std::int64_t token) const { return cos_.data() + token * pairs_; }
   const float* sin(std::int64_t token) const { return sin_.data() + token * pairs_; }
 
@@ -34,7 +34,8 @@ struct Context {
 
   RopeTable& rope(const LayerContext& layer, const StepBatch& batch) {
     RopeTable& table = ropes[layer.ratio == 0 ? 0 : 1];
-    table.prepare(layer.rope_frequencies, layer.config->qk_rope_head_dim / 2, batch.positions, batch.num_tokens, pool);
+    table.prepare(layer.rope_frequencies, layer.config->qk_rope_head_dim / 2, batch.positions,
+                  batch.num_tokens, pool);
     return table;
   }
   // Calls work(t) for every t < count, in contiguous ranges per thread.
@@ -44,8 +45,8 @@ struct Context {
       for (std::int64_t t = begin; t < end; ++t) work(t);
     });
   }
-  // Calls work(begin, end) for every block of `size` of [0, count). Blocks go round the threads, because later tokens see
-  // more keys than earlier ones.
+  // Calls work(begin, end) for every block of `size` of [0, count). Blocks go round the threads, because
+  // later tokens see more keys than earlier ones.
   template <class Work>
   void for_blocks(std::int64_t count, std::int64_t size, const Work& work) {
     const auto blocks_of = [&](int piece, int num_pieces) {
@@ -80,7 +81,8 @@ void attention_out(Context& context, const LayerContext& layer, const Knobs& kno
                    const AttentionOutParams& p);
 void route(Context& context, const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
            const RouteParams& p);
-void moe(Context& context, const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const MoeParams& p);
+void moe(Context& context, const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+         const MoeParams& p);
 void logits(Context& context, const LogitsParams& p);
 
 }  // namespace pivot::simd

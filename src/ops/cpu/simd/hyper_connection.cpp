@@ -1,7 +1,8 @@
 // hc_seam and hc_head (specification 2.2).
 //
-// A seam reads and writes h once: tokens go through hc_post, the mixes, the Sinkhorn steps, hc_pre and the norm in blocks
-// that stay in the cache. With few tokens the fn product, the only part of weight, is split over the threads instead.
+// A seam reads and writes h once: tokens go through hc_post, the mixes, the Sinkhorn steps, hc_pre and the
+// norm in blocks that stay in the cache. With few tokens the fn product, the only part of weight, is split
+// over the threads instead.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -48,7 +49,7 @@ class Mixer {
     return copy;
   }
   void normalize(const float* h, float* mixes) const {
-    const float mean = kernels_.sum_squares(h, fn_.cols) / static_cast<float>(fn_.cols);
+    const float mean = kernels_.sum_squares(h, fn_.cols, false) / static_cast<float>(fn_.cols);
     const float factor = 1.0f / std::sqrt(mean + eps_);
     for (std::int64_t r = 0; r < fn_.rows; ++r) mixes[r] *= factor;
   }
@@ -62,7 +63,7 @@ class Mixer {
 };
 
 void norm_row(const Kernels& kernels, FloatSpan norm, float eps, std::int64_t width, bool round, float* x) {
-  const float mean = kernels.sum_squares(x, width) / static_cast<float>(width);
+  const float mean = kernels.sum_squares(x, width, false) / static_cast<float>(width);
   kernels.scale_row(x, 1.0f / std::sqrt(mean + eps), norm.data(), width, round, x);
 }
 
@@ -89,9 +90,10 @@ void hc_seam(Context& context, const LayerContext& layer, const Knobs& knobs, co
     for (std::int64_t t = begin; t < end; ++t) mixer.normalize(h + t * cols, mixes + (t - begin) * rows);
     for (std::int64_t t = begin; t < end; t += kLanes) {
       const std::int64_t count = std::min(kLanes, end - t);
-      kernels.hc_coefficients(mixes + (t - begin) * rows, count, p.hc->scale.data(), p.hc->base.data(), streams,
-                              static_cast<int>(config.hc_sinkhorn_iters), static_cast<float>(config.hc_eps), pre,
-                              p.post + t * streams, p.comb + t * streams * streams);
+      kernels.hc_coefficients(mixes + (t - begin) * rows, count, p.hc->scale.data(), p.hc->base.data(),
+                              streams, static_cast<int>(config.hc_sinkhorn_iters),
+                              static_cast<float>(config.hc_eps), pre, p.post + t * streams,
+                              p.comb + t * streams * streams);
       for (std::int64_t i = t; i < t + count; ++i) {
         float* x = floats(p.x) + i * width;
         kernels.hc_pre(h + i * cols, pre + (i - t) * streams, streams, width, round, x);
@@ -150,7 +152,8 @@ void hc_head(Context& context, const ModelConfig& config, const Knobs& knobs, co
   auto** x = context.scratch.take<const float*>(p.num_rows);
   auto* copies = context.scratch.take<float>(mixer.in_place() ? 0 : p.num_rows * padded);
   auto* mixes = context.scratch.take<float>(p.num_rows * rows);
-  for (std::int64_t i = 0; i < p.num_rows; ++i) x[i] = mixer.operand(h + p.rows[i] * cols, copies + i * padded);
+  for (std::int64_t i = 0; i < p.num_rows; ++i)
+    x[i] = mixer.operand(h + p.rows[i] * cols, copies + i * padded);
   const LinearJob job{&mixer.fn(), 0, rows, x, p.num_rows, mixes, rows, false};
   run_linear(context, {&job, 1});
   context.for_each(p.num_rows, [&](std::int64_t i) {

@@ -1,8 +1,8 @@
 // Index scores and the selection (specification 2.6 steps 4-5).
 //
-// Packed FP4 keys are scored in integers: both sides are E2M1, so a dot over a scale group is exact. Keys are decoded in
-// tiles of 8 and reused by a block of queries; other layouts are widened to fp32 rows. One query splits its keys over
-// the threads, several queries are split themselves.
+// Packed FP4 keys are scored in integers: both sides are E2M1, so a dot over a scale group is exact. Keys are
+// decoded in tiles of 8 and reused by a block of queries; other layouts are widened to fp32 rows. One query
+// splits its keys over the threads, several queries are split themselves.
 #include <algorithm>
 #include <vector>
 
@@ -31,7 +31,8 @@ class Scorer {
         bf16_(knobs.index_score == ScorePrecision::kBf16),
         integer_(p.index_keys.layout.format == RowFormat::kIndexFp4 && width_ <= 256 && width_ % 32 == 0) {}
 
-  // scores[i*stride + j - key_begin] of tokens [token, +tokens) and keys [key_begin, key_end), whatever is visible.
+  // scores[i*stride + j - key_begin] of tokens [token, +tokens) and keys [key_begin, key_end), whatever is
+  // visible.
   void run(const SequenceSpan& span, std::int64_t token, std::int64_t tokens, std::int64_t key_begin,
            std::int64_t key_end, float* scores, std::int64_t stride) const {
     std::vector<IndexQuery> queries(static_cast<std::size_t>(integer_ ? tokens * heads_ : 0));
@@ -40,7 +41,8 @@ class Scorer {
     for (std::int64_t i = 0; i < tokens; ++i) {
       for (std::int64_t h = 0; h < heads_ && exact[static_cast<std::size_t>(i)] != 0; ++h)
         // A query off the grid (it did not come from query()) takes the fp32 path.
-        if (!kernels_.index_query(query(token + i, h), width_, &queries[static_cast<std::size_t>(i * heads_ + h)]))
+        if (!kernels_.index_query(query(token + i, h), width_,
+                                  &queries[static_cast<std::size_t>(i * heads_ + h)]))
           exact[static_cast<std::size_t>(i)] = 0;
       any_exact = any_exact || exact[static_cast<std::size_t>(i)] != 0;
       all_exact = all_exact && exact[static_cast<std::size_t>(i)] != 0;
@@ -77,15 +79,17 @@ class Scorer {
     float buffer[kBlockKeys];
     for (std::int64_t i = 0; i < tokens; ++i) {
       if (exact[static_cast<std::size_t>(i)] == 0) continue;
-      kernels_.index_scores(queries.data() + i * heads_, head_weights(token + i), heads_, width_, tiles.data(),
-                            num_tiles, bf16_, buffer);
+      kernels_.index_scores(queries.data() + i * heads_, head_weights(token + i), heads_, width_,
+                            tiles.data(), num_tiles, bf16_, buffer);
       std::copy_n(buffer, keys, scores + i * stride);
     }
   }
 
   void score_rows(const SequenceSpan& span, std::int64_t token, std::int64_t tokens, std::int64_t key,
-                  std::int64_t keys, const std::vector<char>& exact, float* scores, std::int64_t stride) const {
-    std::vector<float> rows(static_cast<std::size_t>(keys * width_)), dots(static_cast<std::size_t>(keys * heads_));
+                  std::int64_t keys, const std::vector<char>& exact, float* scores,
+                  std::int64_t stride) const {
+    std::vector<float> rows(static_cast<std::size_t>(keys * width_)),
+        dots(static_cast<std::size_t>(keys * heads_));
     std::vector<const float*> pointers;
     for (std::int64_t j = 0; j < keys; ++j) {
       const RowPointers row = reference::paged_row(p_.index_keys, span.table, key + j);
@@ -94,7 +98,8 @@ class Scorer {
     }
     for (std::int64_t i = 0; i < tokens; ++i) {
       if (exact[static_cast<std::size_t>(i)] != 0) continue;
-      kernels_.row_scores(query(token + i, 0), heads_, width_, pointers.data(), keys, 1.0f, dots.data(), keys);
+      kernels_.row_scores(query(token + i, 0), heads_, width_, pointers.data(), keys, 1.0f, dots.data(),
+                          keys);
       kernels_.head_sum(dots.data(), keys, head_weights(token + i), heads_, keys, bf16_, scores + i * stride);
     }
   }
@@ -114,7 +119,8 @@ void index_select(Context& context, const LayerContext& layer, const Knobs& knob
   const auto visible_at = [&](const SequenceSpan& span, std::int64_t i) {
     return static_cast<std::int32_t>((span.start_position + i + 1) / layer.ratio);
   };
-  const auto choose = [&](std::int64_t token, const float* scores, std::int32_t visible, TopkScratch& scratch) {
+  const auto choose = [&](std::int64_t token, const float* scores, std::int32_t visible,
+                          TopkScratch& scratch) {
     p.count[token] = select_topk(scores, visible, p.topk, p.selected + token * p.topk, scratch);
   };
   for (std::int32_t s = 0; s < batch.num_spans; ++s) {
@@ -140,8 +146,8 @@ void index_select(Context& context, const LayerContext& layer, const Knobs& knob
         scorer.run(span, span.first_token + begin, end - begin, 0, keys, scores.data(), keys);
       }
       for (std::int64_t i = begin; i < end; ++i)
-        choose(span.first_token + i, needed ? scores.data() + (i - begin) * keys : nullptr, visible_at(span, i),
-               scratch);
+        choose(span.first_token + i, needed ? scores.data() + (i - begin) * keys : nullptr,
+               visible_at(span, i), scratch);
     });
   }
 }

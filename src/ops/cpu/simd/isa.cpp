@@ -57,9 +57,10 @@ Result<Isa> choose_isa() {
   }
   if (parse_isa(forced))
     return fail(ErrorCode::kUnsupported,
-                "PIVOT_CPU_ISA asks for {}, which this CPU cannot run; unset it or choose from: {}", forced, possible);
-  return fail(ErrorCode::kInvalidArgument, "PIVOT_CPU_ISA is '{}', which names no instruction set; choose from: {}",
-              forced, possible);
+                "PIVOT_CPU_ISA asks for {}, which this CPU cannot run; unset it or choose from: {}", forced,
+                possible);
+  return fail(ErrorCode::kInvalidArgument,
+              "PIVOT_CPU_ISA is '{}', which names no instruction set; choose from: {}", forced, possible);
 }
 
 }  // namespace pivot::simd

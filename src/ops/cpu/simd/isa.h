@@ -19,8 +19,8 @@ std::optional<Isa> parse_isa(std::string_view name);
 std::vector<Isa> supported_isas();
 // The kernels of one instruction set. REQUIRES: supported on this machine.
 const Kernels& kernels(Isa isa);
-// The fastest supported set, or the one that environment variable PIVOT_CPU_ISA names. A name that is unknown or
-// that this CPU cannot run is an error.
+// The fastest supported set, or the one that environment variable PIVOT_CPU_ISA names. A name that is unknown
+// or that this CPU cannot run is an error.
 Result<Isa> choose_isa();
 
 }  // namespace pivot::simd

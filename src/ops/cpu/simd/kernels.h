@@ -1,11 +1,12 @@
 // The inner loops of the fast CPU back-end, one table of functions per instruction set (isa.h).
 //
-// Each table is compiled from the same *_body.h files in a translation unit of its own, with that set's compiler
-// flags. Those units include nothing that could emit a shared inline function, so no code compiled for a newer CPU
-// can leak into the rest of the program.
+// Each table is compiled from the same *_body.h files in a translation unit of its own, with that set's
+// compiler flags. Those units include nothing that could emit a shared inline function, so no code compiled
+// for a newer CPU can leak into the rest of the program.
 //
-// Order of sums: every dot product runs in 8 lanes over a column order that depends on the weight format alone, so an
-// output has the same bits whether its token comes alone or with others, and whichever thread computes it.
+// Order of sums: every dot product runs in 8 lanes over a column order that depends on the weight format
+// alone, so an output has the same bits whether its token comes alone or with others, and whichever thread
+// computes it.
 #pragma once
 
 #include <cstddef>
@@ -36,11 +37,15 @@ enum class ColumnOrder : std::uint8_t {
 
 constexpr ColumnOrder column_order(MatrixFormat format) {
   switch (format) {
-    case MatrixFormat::kF32: return ColumnOrder::kPlain;
-    case MatrixFormat::kBF16: return ColumnOrder::kPairs;
-    case MatrixFormat::kFP8: return ColumnOrder::kQuads;
+    case MatrixFormat::kF32:
+      return ColumnOrder::kPlain;
+    case MatrixFormat::kBF16:
+      return ColumnOrder::kPairs;
+    case MatrixFormat::kFP8:
+      return ColumnOrder::kQuads;
     case MatrixFormat::kFP4:
-    case MatrixFormat::kNVFP4: return ColumnOrder::kNibbles;
+    case MatrixFormat::kNVFP4:
+      return ColumnOrder::kNibbles;
   }
   return ColumnOrder::kPlain;
 }
@@ -63,19 +68,21 @@ struct Kernels {
   // ---- linear layers ----
   // out = src[0, cols) in `order`, zero up to padded_columns(cols).
   void (*permute)(const float* src, std::int64_t cols, ColumnOrder order, float* out);
-  // In place, groups of `group` columns (the last may be shorter): Q8 of specification 3.2. `scales` (optional) gets
-  // one E8M0 byte per group. REQUIRES: group a multiple of 8.
+  // In place, groups of `group` columns (the last may be shorter): Q8 of specification 3.2. `scales`
+  // (optional) gets one E8M0 byte per group. REQUIRES: group a multiple of 8.
   void (*quantize_e4m3)(float* x, std::int64_t cols, std::int64_t group, std::uint8_t* scales);
   void (*quantize_e2m1)(float* x, std::int64_t cols, std::int64_t group);
-  // out[t*out_stride + n - row_begin] = W[n] . x[t] for rows [row_begin, row_end), n absolute; x[t] is prepared in the
-  // format's order and padded. `round` rounds to BF16.
+  // out[t*out_stride + n - row_begin] = W[n] . x[t] for rows [row_begin, row_end), n absolute; x[t] is
+  // prepared in the format's order and padded. `round` rounds to BF16.
   void (*linear)(const Matrix& w, std::int64_t row_begin, std::int64_t row_end, const float* const* x,
                  std::int64_t num_tokens, float* out, std::int64_t out_stride, bool round);
 
   // ---- pointwise and per row ----
-  float (*sum_squares)(const float* x, std::int64_t count);
+  // `round` rounds each square to BF16, as the per-head RMS of specification 2.4 does.
+  float (*sum_squares)(const float* x, std::int64_t count, bool round);
   // y[i] = x[i] * factor * weight[i] (weight may be null); `round` rounds to BF16. y may be x.
-  void (*scale_row)(const float* x, float factor, const float* weight, std::int64_t count, bool round, float* y);
+  void (*scale_row)(const float* x, float factor, const float* weight, std::int64_t count, bool round,
+                    float* y);
   void (*divide_row)(float* x, float divisor, std::int64_t count, bool round);  // in place
   void (*round_bf16)(float* x, std::int64_t count);
   // Adjacent pairs x[0, 2*pairs); sin negated by the caller for the inverse.
@@ -83,11 +90,12 @@ struct Kernels {
   // Natural-order transform times size^-0.5, bit-equal to pivot::hadamard. REQUIRES: a power of two >= 16.
   void (*hadamard)(float* x, std::int64_t size);
   // h[k][i] = round(post[k]*o[i] + sum_j comb[j][k]*h[j][i]) for columns [begin, end) of [streams][width].
-  void (*hc_post)(float* h, const float* o, const float* post, const float* comb, int streams, std::int64_t width,
-                  std::int64_t begin, std::int64_t end, bool round);
+  void (*hc_post)(float* h, const float* o, const float* post, const float* comb, int streams,
+                  std::int64_t width, std::int64_t begin, std::int64_t end, bool round);
   // y[i] = round(sum_j pre[j]*h[j][i]).
   void (*hc_pre)(const float* h, const float* pre, int streams, std::int64_t width, bool round, float* y);
-  // Steps 4-6 of specification 2.2 for up to 8 tokens at once: mixes [tokens][(2+S)*S]. REQUIRES: streams <= 4.
+  // Steps 4-6 of specification 2.2 for up to 8 tokens at once: mixes [tokens][(2+S)*S]. REQUIRES: streams
+  // <= 4.
   void (*hc_coefficients)(const float* mixes, std::int64_t num_tokens, const float* scale, const float* base,
                           int streams, int iterations, float eps, float* pre, float* post, float* comb);
   // g[i] = round(silu(min(g, limit)) * clamp(u, +-limit) * weight), limit <= 0: no clamp.
@@ -104,8 +112,8 @@ struct Kernels {
   // scores[h*stride + i] = (q[h] . row_i) * factor, q [heads, dim]. REQUIRES: dim a multiple of 8.
   void (*row_scores)(const float* q, std::int64_t heads, std::int64_t dim, const float* const* rows,
                      std::int64_t count, float factor, float* scores, std::int64_t stride);
-  // In place: p = exp(score - max(scores, sink)), rounded to BF16 when asked; returns the sum of the unrounded p plus
-  // exp(sink - max).
+  // In place: p = exp(score - max(scores, sink)), rounded to BF16 when asked; returns the sum of the
+  // unrounded p plus exp(sink - max).
   float (*softmax)(float* scores, std::int64_t count, float sink, bool round);
   // o[h][i] += sum_i p[h*stride + i] * row_i, rows added in order. REQUIRES: dim a multiple of 16.
   void (*weighted_rows)(const float* p, std::int64_t stride, std::int64_t heads, std::int64_t dim,

@@ -19,16 +19,22 @@ constexpr std::int64_t kKvGroup = 64;
 
 void norm_row(const Kernels& kernels, const float* x, FloatSpan norm, float eps, bool round, float* y) {
   const auto count = static_cast<std::int64_t>(norm.size());
-  const float mean = kernels.sum_squares(x, count) / static_cast<float>(count);
+  const float mean = kernels.sum_squares(x, count, false) / static_cast<float>(count);
   kernels.scale_row(x, 1.0f / std::sqrt(mean + eps), norm.data(), count, round, y);
 }
 
-// One compressor of a step. k and s of the step's tokens lie in scratch memory; earlier ones come from the state ring.
+// One compressor of a step. k and s of the step's tokens lie in scratch memory; earlier ones come from the
+// state ring.
 class Compressor {
  public:
   Compressor(Context& context, const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
              const CompressorWeights& weights, const CompressorStateView& state)
-      : context_(context), layer_(layer), batch_(batch), weights_(weights), state_(state), round_(rounds(knobs)) {
+      : context_(context),
+        layer_(layer),
+        batch_(batch),
+        weights_(weights),
+        state_(state),
+        round_(rounds(knobs)) {
     const std::int64_t series = reference::compressor_series(weights.ratio);
     PIVOT_CHECK(state.width == series * weights.width && state.rows >= series * weights.ratio,
                 "state [{}, {}], ratio {}, width {}", state.rows, state.width, weights.ratio, weights.width);
@@ -41,8 +47,8 @@ class Compressor {
     step.add(weights_.wgate, ActQuant::kBf16, s_, false);
   }
 
-  // Emits the entries that this step completes, then advances the ring. emit(span, entry, row) receives a finished row
-  // before the rounding of the cache it belongs to.
+  // Emits the entries that this step completes, then advances the ring. emit(span, entry, row) receives a
+  // finished row before the rounding of the cache it belongs to.
   template <class Emit>
   void advance(const Emit& emit) {
     context_.for_each(batch_.num_tokens, [&](std::int64_t t) {
@@ -61,14 +67,16 @@ class Compressor {
         entries.push_back({&span, e});
     }
     const std::int64_t pairs = layer_.config->qk_rope_head_dim / 2;
-    context_.pool.for_ranges(static_cast<std::int64_t>(entries.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-      std::vector<float> row(static_cast<std::size_t>(weights_.width)), cos(static_cast<std::size_t>(pairs)), sin(cos);
-      for (std::int64_t i = begin; i < end; ++i) {
-        const Entry& entry = entries[static_cast<std::size_t>(i)];
-        finish(*entry.span, entry.index, row.data(), cos.data(), sin.data());
-        emit(*entry.span, entry.index, row.data());
-      }
-    });
+    context_.pool.for_ranges(static_cast<std::int64_t>(entries.size()), 1,
+                             [&](std::int64_t begin, std::int64_t end) {
+                               std::vector<float> row(static_cast<std::size_t>(weights_.width)),
+                                   cos(static_cast<std::size_t>(pairs)), sin(cos);
+                               for (std::int64_t i = begin; i < end; ++i) {
+                                 const Entry& entry = entries[static_cast<std::size_t>(i)];
+                                 finish(*entry.span, entry.index, row.data(), cos.data(), sin.data());
+                                 emit(*entry.span, entry.index, row.data());
+                               }
+                             });
     store();
   }
 
@@ -115,7 +123,8 @@ class Compressor {
       const SequenceSpan& span = batch_.spans[i];
       for (std::int32_t n = std::max(0, span.num_tokens - state_.rows); n < span.num_tokens; ++n) {
         const std::int64_t t = span.first_token + n;
-        const reference::CompressorRow row = reference::compressor_row(state_, span.slot, span.start_position + n);
+        const reference::CompressorRow row =
+            reference::compressor_row(state_, span.slot, span.start_position + n);
         std::copy_n(k_ + t * state_.width, state_.width, row.k);
         std::copy_n(s_ + t * state_.width, state_.width, row.s);
       }
@@ -133,8 +142,8 @@ class Compressor {
 };
 
 void check_row_layout(const Knobs& knobs, const RowLayout& layout) {
-  PIVOT_CHECK(rounds(knobs) || layout.format == RowFormat::kF32, "activations=f32 needs f32 rows, not format {}",
-              static_cast<int>(layout.format));
+  PIVOT_CHECK(rounds(knobs) || layout.format == RowFormat::kF32,
+              "activations=f32 needs f32 rows, not format {}", static_cast<int>(layout.format));
 }
 
 }  // namespace
@@ -178,7 +187,8 @@ void latent(Context& context, const LayerContext& layer, const Knobs& knobs, con
     norm_row(kernels, kv, weights.kv_norm, eps, round, kv);
     kernels.rotate(kv + head_dim - rope, angles.cos(t), angles.sin(t), rope / 2, round);
     if (knobs.kv == KvPrecision::kFp8)
-      kernels.quantize_e4m3(kv, head_dim - rope, kKvGroup, p.kv_scales == nullptr ? nullptr : p.kv_scales + t * groups);
+      kernels.quantize_e4m3(kv, head_dim - rope, kKvGroup,
+                            p.kv_scales == nullptr ? nullptr : p.kv_scales + t * groups);
     if (layer.ratio == 4) {
       float* index = p.index_weights + t * config.index_n_heads;
       kernels.scale_row(index, index_scale, nullptr, config.index_n_heads, round, index);

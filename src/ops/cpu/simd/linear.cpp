@@ -30,7 +30,8 @@ Units units_of(const LinearJob& job) {
   return units;
 }
 
-void run_units(const Kernels& kernels, const LinearJob& job, const Units& units, std::int64_t begin, std::int64_t end) {
+void run_units(const Kernels& kernels, const LinearJob& job, const Units& units, std::int64_t begin,
+               std::int64_t end) {
   while (begin < end) {
     const std::int64_t token_block = begin / units.row_blocks;
     const std::int64_t first = begin % units.row_blocks;
@@ -53,8 +54,8 @@ InputKind input_kind(const Matrix& w, ActQuant act) {
   return kind;
 }
 
-void prepare_row(const Kernels& kernels, const InputKind& kind, const float* x, std::int64_t cols, float* temporary,
-                 float* out) {
+void prepare_row(const Kernels& kernels, const InputKind& kind, const float* x, std::int64_t cols,
+                 float* temporary, float* out) {
   if (kind.quant == ActQuant::kBf16) {
     kernels.permute(x, cols, kind.order, out);
     return;
@@ -67,14 +68,16 @@ void prepare_row(const Kernels& kernels, const InputKind& kind, const float* x, 
   kernels.permute(temporary, cols, kind.order, out);
 }
 
-std::vector<PreparedInput> prepare_inputs(Context& context, const float* x, std::int64_t tokens, std::int64_t cols,
-                                          std::int64_t stride, std::span<const InputKind> kinds) {
+std::vector<PreparedInput> prepare_inputs(Context& context, const float* x, std::int64_t tokens,
+                                          std::int64_t cols, std::int64_t stride,
+                                          std::span<const InputKind> kinds) {
   const std::int64_t padded = padded_columns(cols);
   std::vector<PreparedInput> prepared;
   std::vector<float*> bases;
   for (const InputKind& kind : kinds) {
     // Plain rows that need neither quantisation nor padding are used where they lie.
-    const bool in_place = kind.order == ColumnOrder::kPlain && kind.quant == ActQuant::kBf16 && padded == cols;
+    const bool in_place =
+        kind.order == ColumnOrder::kPlain && kind.quant == ActQuant::kBf16 && padded == cols;
     auto** rows = context.scratch.take<const float*>(tokens);
     float* base = in_place ? nullptr : context.scratch.take<float>(tokens * padded);
     for (std::int64_t t = 0; t < tokens; ++t) rows[t] = in_place ? x + t * stride : base + t * padded;
@@ -111,7 +114,8 @@ void run_linear(Context& context, std::span<const LinearJob> jobs) {
       const auto unit_at = [&](std::int64_t cost) {
         return std::clamp<std::int64_t>((cost - start + u.unit_cost - 1) / u.unit_cost, 0, u.count());
       };
-      if (u.count() > 0) run_units(context.kernels, jobs[i], u, low <= start ? 0 : unit_at(low), unit_at(high));
+      if (u.count() > 0)
+        run_units(context.kernels, jobs[i], u, low <= start ? 0 : unit_at(low), unit_at(high));
       start += u.count() * u.unit_cost;
       if (start >= high) break;
     }

@@ -1,5 +1,5 @@
-// Linear layers of a step: inputs prepared once per (quantisation, column order), then any number of products in one
-// parallel region.
+// Linear layers of a step: inputs prepared once per (quantisation, column order), then any number of products
+// in one parallel region.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ struct InputKind {
 };
 InputKind input_kind(const Matrix& w, ActQuant act);
 
-// Prepares one row: quantises a copy of x[0, cols) and permutes it to `out` (padded_columns(cols) floats). `temporary`:
-// cols floats.
-void prepare_row(const Kernels& kernels, const InputKind& kind, const float* x, std::int64_t cols, float* temporary,
-                 float* out);
+// Prepares one row: quantises a copy of x[0, cols) and permutes it to `out` (padded_columns(cols) floats).
+// `temporary`: cols floats.
+void prepare_row(const Kernels& kernels, const InputKind& kind, const float* x, std::int64_t cols,
+                 float* temporary, float* out);
 
 // Prepared rows of one kind, in scratch memory.
 struct PreparedInput {
@@ -32,8 +32,9 @@ struct PreparedInput {
 };
 
 // x: [tokens] rows of `cols` floats, `stride` floats apart. One result per kind, in the order given.
-std::vector<PreparedInput> prepare_inputs(Context& context, const float* x, std::int64_t tokens, std::int64_t cols,
-                                          std::int64_t stride, std::span<const InputKind> kinds);
+std::vector<PreparedInput> prepare_inputs(Context& context, const float* x, std::int64_t tokens,
+                                          std::int64_t cols, std::int64_t stride,
+                                          std::span<const InputKind> kinds);
 
 // out[t*out_stride + n - row_begin] = W[n] . x[t], rounded to BF16 where `round`.
 struct LinearJob {
@@ -52,7 +53,8 @@ void run_linear(Context& context, std::span<const LinearJob> jobs);
 // Several products of the same input. Usage: add() each, then run().
 class LinearStep {
  public:
-  LinearStep(Context& context, const float* x, std::int64_t tokens, std::int64_t cols, std::int64_t stride = 0)
+  LinearStep(Context& context, const float* x, std::int64_t tokens, std::int64_t cols,
+             std::int64_t stride = 0)
       : context_(context), x_(x), tokens_(tokens), cols_(cols), stride_(stride == 0 ? cols : stride) {}
 
   // All rows of w: out [tokens, w.rows].

@@ -1,9 +1,10 @@
-// Linear layers y = W x on 8 lanes: input preparation, the one-token kernel that streams codes, and the tile kernel that
-// decodes a block of W once for many tokens. Included once per instruction set, after its vec_*.h.
+// Linear layers y = W x on 8 lanes: input preparation, the one-token kernel that streams codes, and the tile
+// kernel that decodes a block of W once for many tokens. Included once per instruction set, after its
+// vec_*.h.
 //
-// Order of sums of one output, the same in both kernels: lane l adds the products of its columns in decoder order, one
-// fused multiply-add each; formats with scales start a new sum per scale block and add it as fma(sum, scale, total);
-// the lanes are added by sum(). NVFP4's global scale multiplies the end result.
+// Order of sums of one output, the same in both kernels: lane l adds the products of its columns in decoder
+// order, one fused multiply-add each; formats with scales start a new sum per scale block and add it as
+// fma(sum, scale, total); the lanes are added by sum(). NVFP4's global scale multiplies the end result.
 #pragma once
 
 #include <type_traits>
@@ -17,8 +18,8 @@ using pivot::MatrixFormat;
 using pivot::ScaleFormat;
 using pivot::simd::ColumnOrder;
 
-// FP8 codes decode to value * 2^-120. Inputs for FP8 weights carry 2^64, so that products stay clear of the subnormal
-// range, and the scales carry the remaining 2^56.
+// FP8 codes decode to value * 2^-120. Inputs for FP8 weights carry 2^64, so that products stay clear of the
+// subnormal range, and the scales carry the remaining 2^56.
 constexpr float kQuadsInputFactor = 0x1p+64f;
 constexpr float kQuadsScaleFactor = 0x1p+56f;
 
@@ -50,17 +51,16 @@ PIVOT_INLINE float e8m0_value(std::byte byte) {
   std::memcpy(&value, &u, 4);
   return value;
 }
-// ---- formats ----------------------------------------------------------------------------------------------------------
+// ---- formats
+// ----------------------------------------------------------------------------------------------------------
 //
-// kChunk columns are decoded at a time into kChunk/8 vectors, and take kChunkBytes of codes. kVecsPerScale vectors share
-// a scale vector (0: the format has none). kScaleBlock: columns per scale vector.
+// kChunk columns are decoded at a time into kChunk/8 vectors, and take kChunkBytes of codes. kVecsPerScale
+// vectors share a scale vector (0: the format has none). kScaleBlock: columns per scale vector.
 
 struct F32Format {
   static constexpr int kChunk = 8, kVecsPerScale = 0;
   static constexpr std::int64_t bytes(std::int64_t cols) { return cols * 4; }
-  PIVOT_INLINE void decode(const std::byte* p, Vec* out) {
-    std::memcpy(&out[0], p, sizeof(Vec));
-  }
+  PIVOT_INLINE void decode(const std::byte* p, Vec* out) { std::memcpy(&out[0], p, sizeof(Vec)); }
 };
 
 struct Bf16Format {
@@ -99,8 +99,8 @@ struct Fp4Format {
   }
 };
 
-// The 16-column scales multiply the codes (an exact product), so that with power-of-two scales the sums are those of FP4
-// bit for bit: a losslessly cast checkpoint computes what its source does.
+// The 16-column scales multiply the codes (an exact product), so that with power-of-two scales the sums are
+// those of FP4 bit for bit: a losslessly cast checkpoint computes what its source does.
 struct Nvfp4Format {
   static constexpr int kChunk = 64, kVecsPerScale = 8;
   static constexpr std::int64_t bytes(std::int64_t cols) { return cols / 2; }
@@ -121,7 +121,8 @@ struct Nvfp4Format {
 
 // One chunk of a row, with zero codes beyond the last column.
 template <class Format>
-PIVOT_INLINE void decode_chunk(const Matrix& w, const std::byte* codes, std::int64_t row, std::int64_t col, Vec* out) {
+PIVOT_INLINE void decode_chunk(const Matrix& w, const std::byte* codes, std::int64_t row, std::int64_t col,
+                               Vec* out) {
   if (col + Format::kChunk <= w.cols) {
     Format::decode(codes + Format::bytes(col), out);
   } else {
@@ -132,11 +133,12 @@ PIVOT_INLINE void decode_chunk(const Matrix& w, const std::byte* codes, std::int
   if constexpr (std::is_same_v<Format, Nvfp4Format>) Format::apply_scales(w, row, col, out);
 }
 
-// ---- tile kernel ------------------------------------------------------------------------------------------------------
+// ---- tile kernel
+// ------------------------------------------------------------------------------------------------------
 
 constexpr std::int64_t kTileRows = 16;
-constexpr std::int64_t kTileCols = 256;    // 16 KiB of decoded weights: half of the L1 cache
-constexpr std::int64_t kTileTokens = 96;   // 48 KiB of running totals
+constexpr std::int64_t kTileCols = 256;   // 16 KiB of decoded weights: half of the L1 cache
+constexpr std::int64_t kTileTokens = 96;  // 48 KiB of running totals
 constexpr std::int64_t kTileVecs = kTileCols / 8;
 
 struct Tile {
@@ -274,10 +276,11 @@ static void linear_tiles(const Matrix& w, std::int64_t row_begin, std::int64_t r
   }
 }
 
-// ---- one token --------------------------------------------------------------------------------------------------------
+// ---- one token
+// --------------------------------------------------------------------------------------------------------
 
-// kRows rows side by side keep enough independent sums in flight to hide the latency of the multiply-add. False: a NaN
-// code was met and the totals do not count. REQUIRES: w.cols a multiple of the chunk.
+// kRows rows side by side keep enough independent sums in flight to hide the latency of the multiply-add.
+// False: a NaN code was met and the totals do not count. REQUIRES: w.cols a multiple of the chunk.
 template <class Format, int kRows>
 PIVOT_INLINE bool stream_rows(const Matrix& w, std::int64_t row, const float* x, Vec total[kRows]) {
   constexpr int kVecs = Format::kChunk / 8;
@@ -312,18 +315,20 @@ PIVOT_INLINE bool stream_rows(const Matrix& w, std::int64_t row, const float* x,
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) acc[r] = chunk(col, r, acc[r]);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) total[r] = fma(acc[r], Format::scale(w, row + r, block / kBlock), total[r]);
+      for (int r = 0; r < kRows; ++r)
+        total[r] = fma(acc[r], Format::scale(w, row + r, block / kBlock), total[r]);
     }
   }
   return !(kFp8 && saw_nan(check));
 }
 
 template <class Format>
-static void linear_one(const Matrix& w, std::int64_t row_begin, std::int64_t row_end, const float* x, float* out,
-                       bool round) {
+static void linear_one(const Matrix& w, std::int64_t row_begin, std::int64_t row_end, const float* x,
+                       float* out, bool round) {
   constexpr int kRows = Format::kChunk >= 64 ? 8 : 4;
   std::int64_t row = row_begin;
-  // A row whose length is no multiple of the chunk, and NaN codes, go through the tile kernel, which handles both.
+  // A row whose length is no multiple of the chunk, and NaN codes, go through the tile kernel, which handles
+  // both.
   if (w.cols % Format::kChunk == 0) {
     for (; row + kRows <= row_end; row += kRows) {
       Vec total[kRows];
@@ -343,8 +348,9 @@ static void linear_one(const Matrix& w, std::int64_t row_begin, std::int64_t row
 }
 
 template <class Format>
-static void linear_format(const Matrix& w, std::int64_t row_begin, std::int64_t row_end, const float* const* x,
-                          std::int64_t num_tokens, float* out, std::int64_t out_stride, bool round) {
+static void linear_format(const Matrix& w, std::int64_t row_begin, std::int64_t row_end,
+                          const float* const* x, std::int64_t num_tokens, float* out, std::int64_t out_stride,
+                          bool round) {
   if (num_tokens == 1)
     linear_one<Format>(w, row_begin, row_end, x[0], out, round);
   else if (num_tokens > 1)
@@ -367,15 +373,20 @@ static void linear(const Matrix& w, std::int64_t row_begin, std::int64_t row_end
   }
 }
 
-// ---- inputs -----------------------------------------------------------------------------------------------------------
+// ---- inputs
+// -----------------------------------------------------------------------------------------------------------
 
 // The column that lane l of vector v of a chunk holds.
 PIVOT_INLINE int column_of(ColumnOrder order, int v, int l) {
   switch (order) {
-    case ColumnOrder::kPlain: return l;
-    case ColumnOrder::kPairs: return 2 * l + v;
-    case ColumnOrder::kQuads: return 4 * l + v;
-    case ColumnOrder::kNibbles: return 32 * (l / 4) + 16 * (v / 4) + 4 * (l % 4) + v % 4;
+    case ColumnOrder::kPlain:
+      return l;
+    case ColumnOrder::kPairs:
+      return 2 * l + v;
+    case ColumnOrder::kQuads:
+      return 4 * l + v;
+    case ColumnOrder::kNibbles:
+      return 32 * (l / 4) + 16 * (v / 4) + 4 * (l % 4) + v % 4;
   }
   return l;
 }
@@ -394,10 +405,14 @@ static void permute_order(const float* src, std::int64_t cols, float factor, flo
 
 static void permute(const float* src, std::int64_t cols, ColumnOrder order, float* out) {
   switch (order) {
-    case ColumnOrder::kPlain: return permute_order<ColumnOrder::kPlain, 1>(src, cols, 1.0f, out);
-    case ColumnOrder::kPairs: return permute_order<ColumnOrder::kPairs, 2>(src, cols, 1.0f, out);
-    case ColumnOrder::kQuads: return permute_order<ColumnOrder::kQuads, 4>(src, cols, kQuadsInputFactor, out);
-    case ColumnOrder::kNibbles: return permute_order<ColumnOrder::kNibbles, 8>(src, cols, 1.0f, out);
+    case ColumnOrder::kPlain:
+      return permute_order<ColumnOrder::kPlain, 1>(src, cols, 1.0f, out);
+    case ColumnOrder::kPairs:
+      return permute_order<ColumnOrder::kPairs, 2>(src, cols, 1.0f, out);
+    case ColumnOrder::kQuads:
+      return permute_order<ColumnOrder::kQuads, 4>(src, cols, kQuadsInputFactor, out);
+    case ColumnOrder::kNibbles:
+      return permute_order<ColumnOrder::kNibbles, 8>(src, cols, 1.0f, out);
   }
 }
 
@@ -406,7 +421,8 @@ PIVOT_INLINE float absolute_maximum(const float* x, std::int64_t count) {
   Vec maximum = zero();
   const Bits magnitude = splat_bits(0x7fffffffu);
   std::int64_t i = 0;
-  for (; i + 8 <= count; i += 8) maximum = max_or_second(from_bits(bit_and(bits(load(x + i)), magnitude)), maximum);
+  for (; i + 8 <= count; i += 8)
+    maximum = max_or_second(from_bits(bit_and(bits(load(x + i)), magnitude)), maximum);
   float lanes[8];
   store(lanes, maximum);
   float result = 0.0f;
@@ -432,7 +448,8 @@ PIVOT_INLINE Vec round_to_e4m3(Vec v) {
   const Vec nan = is_nan(v);
   const Vec tiny = less(a, splat(0x1p-6f));
   const Bits odd = bit_and(shift_right<20>(bits(a)), splat_bits(1));
-  const Bits rounded = bit_and(add_bits(bits(a), add_bits(splat_bits(0x7ffffu), odd)), splat_bits(0xfff00000u));
+  const Bits rounded =
+      bit_and(add_bits(bits(a), add_bits(splat_bits(0x7ffffu), odd)), splat_bits(0xfff00000u));
   const Vec normal = min_or_second(splat(448.0f), from_bits(rounded));
   const Vec subnormal = (a + splat(0x1p+14f)) - splat(0x1p+14f);
   a = select(tiny, subnormal, normal);
@@ -443,8 +460,8 @@ PIVOT_INLINE Vec round_to_e4m3(Vec v) {
 PIVOT_INLINE Vec round_to_e2m1(Vec v) {
   const Bits sign = bit_and(bits(v), splat_bits(0x80000000u));
   const Vec a = from_bits(bit_and(bits(v), splat_bits(0x7fffffffu)));
-  // Steps: 0.5 below 2, 1 below 4, 2 above. Adding 1.5 * 2^23 * step rounds to a multiple of step, ties to even, which
-  // are the even codes because every step interval starts at an even code.
+  // Steps: 0.5 below 2, 1 below 4, 2 above. Adding 1.5 * 2^23 * step rounds to a multiple of step, ties to
+  // even, which are the even codes because every step interval starts at an even code.
   const Vec fine = (a + splat(0x1.8p+22f)) - splat(0x1.8p+22f);
   const Vec middle = (a + splat(0x1.8p+23f)) - splat(0x1.8p+23f);
   const Vec coarse = (a + splat(0x1.8p+24f)) - splat(0x1.8p+24f);

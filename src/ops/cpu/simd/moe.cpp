@@ -1,8 +1,9 @@
 // The router, the experts and the LM head (specification 2.7, 2.2 end).
 //
-// Tokens are grouped by expert. All first projections run in one parallel region, then SwiGLU and the second input, then
-// the second projections: there every thread owns a range of output columns and adds the experts in ascending id, so the
-// sum of a token has one order, whatever else is in the batch and however many threads there are.
+// Tokens are grouped by expert. All first projections run in one parallel region, then SwiGLU and the second
+// input, then the second projections: there every thread owns a range of output columns and adds the experts
+// in ascending id, so the sum of a token has one order, whatever else is in the batch and however many
+// threads there are.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -36,7 +37,8 @@ Grouping group_tokens(const Knobs& knobs, const StepBatch& batch, const MoeParam
   std::vector<std::int64_t> begin(weights.experts.size() + 1, 0);
   for (std::int64_t at = 0; at < routed; ++at) ++begin[static_cast<std::size_t>(p.expert_ids[at]) + 1];
   for (std::size_t e = 0; e < weights.experts.size(); ++e) {
-    if (begin[e + 1] > 0) grouping.groups.push_back({&weights.experts[e], begin[e], begin[e + 1], knobs.expert_act});
+    if (begin[e + 1] > 0)
+      grouping.groups.push_back({&weights.experts[e], begin[e], begin[e + 1], knobs.expert_act});
     begin[e + 1] += begin[e];
   }
   grouping.groups.push_back({&weights.shared, routed, tokens, knobs.dense_act});
@@ -67,7 +69,8 @@ const float** slot_inputs(Context& context, const Grouping& grouping, const floa
   if (kinds.size() <= 2) {
     const std::vector<PreparedInput> prepared = prepare_inputs(context, x, tokens, width, width, kinds);
     for (std::size_t g = 0; g < grouping.groups.size(); ++g)
-      for (std::int64_t i = grouping.groups[g].first; i < grouping.groups[g].first + grouping.groups[g].count; ++i)
+      for (std::int64_t i = grouping.groups[g].first; i < grouping.groups[g].first + grouping.groups[g].count;
+           ++i)
         rows[i] = prepared[kind_of[g]].rows[grouping.token_of[static_cast<std::size_t>(i)]];
     return rows;
   }
@@ -79,8 +82,9 @@ const float** slot_inputs(Context& context, const Grouping& grouping, const floa
     context.pool.for_ranges(group.count, 1, [&](std::int64_t begin, std::int64_t end) {
       std::vector<float> temporary(static_cast<std::size_t>(width));
       for (std::int64_t i = group.first + begin; i < group.first + end; ++i) {
-        prepare_row(context.kernels, kinds[kind_of[g]], x + grouping.token_of[static_cast<std::size_t>(i)] * width,
-                    width, temporary.data(), space + i * padded);
+        prepare_row(context.kernels, kinds[kind_of[g]],
+                    x + grouping.token_of[static_cast<std::size_t>(i)] * width, width, temporary.data(),
+                    space + i * padded);
         rows[i] = space + i * padded;
       }
     });
@@ -119,14 +123,13 @@ void moe(Context& context, const LayerContext& layer, const Knobs& knobs, const 
   auto* hidden = context.scratch.take<float>(slots * padded);
   auto** hidden_rows = context.scratch.take<const float*>(slots);
   std::vector<const Group*> group_of(static_cast<std::size_t>(slots));
-  for (const Group& group : grouping.groups)
-    std::fill_n(group_of.begin() + group.first, group.count, &group);
+  for (const Group& group : grouping.groups) std::fill_n(group_of.begin() + group.first, group.count, &group);
   const auto activate = [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> temporary(static_cast<std::size_t>(inner));
     for (std::int64_t i = begin; i < end; ++i) {
       const Group& group = *group_of[static_cast<std::size_t>(i)];
-      kernels.swiglu(gate + i * inner, up + i * inner, inner, limit, grouping.weight_of[static_cast<std::size_t>(i)],
-                     round);
+      kernels.swiglu(gate + i * inner, up + i * inner, inner, limit,
+                     grouping.weight_of[static_cast<std::size_t>(i)], round);
       prepare_row(kernels, input_kind(group.expert->w2, group.act), gate + i * inner, inner, temporary.data(),
                   hidden + i * padded);
       hidden_rows[i] = hidden + i * padded;
@@ -145,8 +148,8 @@ void moe(Context& context, const LayerContext& layer, const Knobs& knobs, const 
     for (const Group& group : grouping.groups)
       for (std::int64_t first = 0; first < group.count; first += kAddTokens) {
         const std::int64_t count = std::min(kAddTokens, group.count - first);
-        kernels.linear(group.expert->w2, begin, end, hidden_rows + group.first + first, count, product.data(), columns,
-                       round);
+        kernels.linear(group.expert->w2, begin, end, hidden_rows + group.first + first, count, product.data(),
+                       columns, round);
         for (std::int64_t i = 0; i < count; ++i) {
           const std::int64_t slot = group.first + first + i;
           float* sum = out + grouping.token_of[static_cast<std::size_t>(slot)] * width + begin;
@@ -157,7 +160,8 @@ void moe(Context& context, const LayerContext& layer, const Knobs& knobs, const 
   });
 }
 
-void route(Context& context, const LayerContext& layer, const Knobs&, const StepBatch& batch, const RouteParams& p) {
+void route(Context& context, const LayerContext& layer, const Knobs&, const StepBatch& batch,
+           const RouteParams& p) {
   const ModelConfig& config = *layer.config;
   const MoeWeights& weights = *p.weights;
   const std::int64_t experts = config.n_routed_experts, chosen = config.num_experts_per_tok;
@@ -173,8 +177,8 @@ void route(Context& context, const LayerContext& layer, const Knobs&, const Step
       table = weights.tid2eid.subspan(static_cast<std::size_t>(batch.token_ids[t] * chosen),
                                       static_cast<std::size_t>(chosen));
     const float margin =
-        reference::route_token({z + t * experts, static_cast<std::size_t>(experts)}, weights.bias, table, rule,
-                               p.expert_ids + t * chosen, p.expert_weights + t * chosen);
+        reference::route_token({z + t * experts, static_cast<std::size_t>(experts)}, weights.bias, table,
+                               rule, p.expert_ids + t * chosen, p.expert_weights + t * chosen);
     if (p.margin != nullptr) p.margin[t] = margin;
   });
 }

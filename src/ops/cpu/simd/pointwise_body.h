@@ -1,11 +1,13 @@
-// Row-wise and element-wise steps on 8 lanes: norms, rotation, Hadamard, hyper-connections, SwiGLU, compressor pooling,
-// cached rows. Included once per instruction set, after linear_body.h.
+// Row-wise and element-wise steps on 8 lanes: norms, rotation, Hadamard, hyper-connections, SwiGLU,
+// compressor pooling, cached rows. Included once per instruction set, after its vec_*.h.
 //
-// Where the oracle's steps are plain products and sums of a few terms these keep its order and its unfused roundings,
-// so that the results are the same bits; exp differs from the C library's by at most an ulp or two.
+// Where the oracle's steps are plain products and sums of a few terms these keep its order and its unfused
+// roundings, so that the results are the same bits; exp differs from the C library's by at most an ulp or
+// two.
 #pragma once
 
 #include "ops/cpu/simd/kernels.h"
+#include "ops/cpu/simd/linear_body.h"
 
 namespace {
 
@@ -26,8 +28,9 @@ PIVOT_INLINE void store_partial(float* p, std::int64_t count, Vec v) {
   std::memcpy(p, lanes, static_cast<std::size_t>(count) * sizeof(float));
 }
 
-// e^x within 1.5 ulp; 0 below -87.3 (where the C library would return subnormals), +inf above 88.7, NaN for NaN.
-// x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts so that n * high is exact; degree-7 polynomial for e^r.
+// e^x within 1.5 ulp; 0 below -87.3 (where the C library would return subnormals), +inf above 88.7, NaN for
+// NaN. x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts so that n * high is exact; degree-7 polynomial
+// for e^r.
 PIVOT_INLINE Vec exponential(Vec x) {
   const Vec low = splat(-87.33654f), high = splat(88.72283f);
   const Vec clamped = min_or_second(max_or_second(x, low), high);
@@ -43,7 +46,7 @@ PIVOT_INLINE Vec exponential(Vec x) {
   p = fma(p, r, splat(0.5f));
   p = fma(p * r, r, r) + splat(1.0f);
   // 2^n in two factors: n may be 128, and -126 must not pass through a subnormal.
-  const Bits half = sub_bits(n, shift_right<1>(add_bits(n, splat_bits(256))));  // n - (n+256)/2
+  const Bits half = sub_bits(shift_right<1>(add_bits(n, splat_bits(256))), splat_bits(128));  // floor(n/2)
   const Bits rest = sub_bits(n, half);
   const Vec a = from_bits(shift_left<23>(add_bits(half, splat_bits(127))));
   const Vec b = from_bits(shift_left<23>(add_bits(rest, splat_bits(127))));
@@ -53,22 +56,23 @@ PIVOT_INLINE Vec exponential(Vec x) {
   return select(is_nan(x), x, result);
 }
 
-static float sum_squares(const float* x, std::int64_t count) {
+static float sum_squares(const float* x, std::int64_t count, bool round) {
   Vec acc[4] = {zero(), zero(), zero(), zero()};
   std::int64_t i = 0;
   for (; i + 32 <= count; i += 32)
     for (int k = 0; k < 4; ++k) {
       const Vec v = load(x + i + 8 * k);
-      acc[k] = fma(v, v, acc[k]);
+      acc[k] = acc[k] + maybe_round(v * v, round);
     }
   for (; i < count; i += 8) {
     const Vec v = i + 8 <= count ? load(x + i) : load_partial(x + i, count - i, 0.0f);
-    acc[0] = fma(v, v, acc[0]);
+    acc[0] = acc[0] + maybe_round(v * v, round);
   }
   return sum((acc[0] + acc[1]) + (acc[2] + acc[3]));
 }
 
-static void scale_row(const float* x, float factor, const float* weight, std::int64_t count, bool round, float* y) {
+static void scale_row(const float* x, float factor, const float* weight, std::int64_t count, bool round,
+                      float* y) {
   const Vec f = splat(factor);
   std::int64_t i = 0;
   for (; i + 8 <= count; i += 8) {
@@ -87,7 +91,8 @@ static void divide_row(float* x, float divisor, std::int64_t count, bool round) 
   const Vec d = splat(divisor);
   std::int64_t i = 0;
   for (; i + 8 <= count; i += 8) store(x + i, maybe_round(load(x + i) / d, round));
-  if (i < count) store_partial(x + i, count - i, maybe_round(load_partial(x + i, count - i, 0.0f) / d, round));
+  if (i < count)
+    store_partial(x + i, count - i, maybe_round(load_partial(x + i, count - i, 0.0f) / d, round));
 }
 
 static void round_bf16(float* x, std::int64_t count) {
@@ -134,14 +139,16 @@ static void hadamard(float* x, std::int64_t size) {
   for (std::int64_t i = 0; i < size; i += 8) store(x + i, load(x + i) * scale);
 }
 
-// ---- hyper-connections ------------------------------------------------------------------------------------------------
+// ---- hyper-connections
+// ------------------------------------------------------------------------------------------------
 
-static void hc_post(float* h, const float* o, const float* post, const float* comb, int streams, std::int64_t width,
-                    std::int64_t begin, std::int64_t end, bool round) {
+static void hc_post(float* h, const float* o, const float* post, const float* comb, int streams,
+                    std::int64_t width, std::int64_t begin, std::int64_t end, bool round) {
   const auto column = [&](std::int64_t i, std::int64_t count) {
     const bool whole = count == 8;
     Vec in[4], out[4];
-    for (int j = 0; j < streams; ++j) in[j] = whole ? load(h + j * width + i) : load_partial(h + j * width + i, count, 0);
+    for (int j = 0; j < streams; ++j)
+      in[j] = whole ? load(h + j * width + i) : load_partial(h + j * width + i, count, 0);
     const Vec v = whole ? load(o + i) : load_partial(o + i, count, 0.0f);
     for (int k = 0; k < streams; ++k) {
       Vec mixed = zero();
@@ -173,8 +180,9 @@ static void hc_pre(const float* h, const float* pre, int streams, std::int64_t w
 PIVOT_INLINE Vec sigmoid(Vec x) { return splat(1.0f) / (splat(1.0f) + exponential(zero() - x)); }
 
 // Lane = token: the 4x4 matrices of eight tokens side by side, every sum in the oracle's order.
-static void hc_coefficients(const float* mixes, std::int64_t num_tokens, const float* scale, const float* base,
-                            int streams, int iterations, float eps, float* pre, float* post, float* comb) {
+static void hc_coefficients(const float* mixes, std::int64_t num_tokens, const float* scale,
+                            const float* base, int streams, int iterations, float eps, float* pre,
+                            float* post, float* comb) {
   const int rows = (2 + streams) * streams;
   const Vec epsilon = splat(eps);
   const auto mixed = [&](int row, float factor) {
@@ -222,7 +230,8 @@ static void hc_coefficients(const float* mixes, std::int64_t num_tokens, const f
     for (int k = 0; k < streams; ++k) write(c[j][k], comb, streams * streams, j * streams + k);
 }
 
-// ---- experts ----------------------------------------------------------------------------------------------------------
+// ---- experts
+// ----------------------------------------------------------------------------------------------------------
 
 static void swiglu(float* g, const float* u, std::int64_t count, float limit, float weight, bool round) {
   const Vec top = splat(limit), bottom = splat(-limit), one = splat(1.0f), factor = splat(weight);
@@ -245,13 +254,16 @@ static void accumulate(float* total, const float* x, std::int64_t count) {
   for (; i < count; ++i) total[i] += x[i];
 }
 
-// ---- compressor -------------------------------------------------------------------------------------------------------
+// ---- compressor
+// -------------------------------------------------------------------------------------------------------
 
 static void softmax_pool(const float* const* k, const float* const* s, std::int64_t count, std::int64_t width,
                          float* out) {
   for (std::int64_t c = 0; c < width; c += 8) {
     const std::int64_t lanes = smaller(8, width - c);
-    const auto at = [&](const float* p) { return lanes == 8 ? load(p + c) : load_partial(p + c, lanes, 0.0f); };
+    const auto at = [&](const float* p) {
+      return lanes == 8 ? load(p + c) : load_partial(p + c, lanes, 0.0f);
+    };
     Vec maximum = at(s[0]);
     for (std::int64_t i = 1; i < count; ++i) {
       const Vec v = at(s[i]);
@@ -267,7 +279,8 @@ static void softmax_pool(const float* const* k, const float* const* s, std::int6
   }
 }
 
-// ---- cached rows ------------------------------------------------------------------------------------------------------
+// ---- cached rows
+// ------------------------------------------------------------------------------------------------------
 
 // Eight E4M3 codes in column order, NaN included.
 PIVOT_INLINE Vec e4m3_values(const std::byte* p, float scale) {
@@ -302,8 +315,11 @@ static void unpack_row(const RowLayout& layout, const std::byte* data, const std
       }
       return widen(data + nope, layout.rope, x + nope);
     }
-    case RowFormat::kBf16: return widen(data, layout.width, x);
-    case RowFormat::kF32: std::memcpy(x, data, static_cast<std::size_t>(layout.width) * 4); return;
+    case RowFormat::kBf16:
+      return widen(data, layout.width, x);
+    case RowFormat::kF32:
+      std::memcpy(x, data, static_cast<std::size_t>(layout.width) * 4);
+      return;
     case RowFormat::kIndexFp4:
       for (std::int64_t i = 0; i < layout.width; i += 2) {
         const float scale = e8m0_value(scales[i / 32]);

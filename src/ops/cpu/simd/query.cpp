@@ -1,6 +1,7 @@
 // Query heads and index query heads (specification 2.4 steps 2-4, 2.6 step 1).
 #include <cmath>
 
+#include "ops/cpu/reference/rounding.h"
 #include "ops/cpu/simd/linear.h"
 
 namespace pivot::simd {
@@ -16,7 +17,8 @@ void query(Context& context, const LayerContext& layer, const Knobs& knobs, cons
   const Kernels& kernels = context.kernels;
   const bool round = rounds(knobs);
   const bool indexed = layer.ratio == 4 && p.index_q != nullptr;
-  const std::int64_t heads = config.num_attention_heads, head_dim = config.head_dim, rope = config.qk_rope_head_dim;
+  const std::int64_t heads = config.num_attention_heads, head_dim = config.head_dim,
+                     rope = config.qk_rope_head_dim;
   const std::int64_t index_heads = indexed ? config.index_n_heads : 0, index_dim = config.index_head_dim;
   const auto eps = static_cast<float>(config.rms_norm_eps);
   const RopeTable& angles = context.rope(layer, batch);
@@ -30,8 +32,11 @@ void query(Context& context, const LayerContext& layer, const Knobs& knobs, cons
     const std::int64_t t = i / (heads + index_heads), h = i % (heads + index_heads);
     if (h < heads) {
       float* head = floats(p.q) + (t * heads + h) * head_dim;
-      const float mean = kernels.sum_squares(head, head_dim) / static_cast<float>(head_dim);
-      kernels.scale_row(head, 1.0f / std::sqrt(mean + eps), nullptr, head_dim, round, head);
+      // Every step of this norm is rounded (specification 2.4 step 3).
+      const reference::Rounding rounding(knobs.activations);
+      const float mean = rounding(kernels.sum_squares(head, head_dim, round) / static_cast<float>(head_dim));
+      const float factor = rounding(1.0f / std::sqrt(rounding(mean + eps)));
+      kernels.scale_row(head, factor, nullptr, head_dim, round, head);
       kernels.rotate(head + head_dim - rope, angles.cos(t), angles.sin(t), rope / 2, round);
       return;
     }

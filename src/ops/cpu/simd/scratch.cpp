@@ -11,15 +11,15 @@ constexpr std::int64_t kSmallestBlock = std::int64_t{1} << 20;
 
 }  // namespace
 
-void Scratch::Free::operator()(std::byte* p) const { ::operator delete(p, std::align_val_t{kAlignment}); }
+void Scratch::Free::operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{kAlignment}); }
 
 std::byte* Scratch::take_bytes(std::int64_t bytes) {
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   while (current_ < blocks_.size() && blocks_[current_].used + bytes > blocks_[current_].bytes) ++current_;
   if (current_ == blocks_.size()) {
     const std::int64_t size = std::max({bytes, kSmallestBlock, capacity_bytes() / 2});
-    auto* memory = static_cast<std::byte*>(
-        ::operator new(static_cast<std::size_t>(size), std::align_val_t{static_cast<std::size_t>(kAlignment)}));
+    auto* memory = static_cast<std::byte*>(::operator new (
+        static_cast<std::size_t>(size), std::align_val_t{static_cast<std::size_t>(kAlignment)}));
     blocks_.push_back({std::unique_ptr<std::byte, Free>(memory), size, 0});
   }
   Block& block = blocks_[current_];

@@ -1,6 +1,7 @@
-// The function table of one instruction set. Included once per instruction set, after the other bodies.
+// The function table of one instruction set. Included once per instruction set, after its vec_*.h.
 #pragma once
 
+#include "ops/cpu/simd/attention_body.h"
 #include "ops/cpu/simd/kernels.h"
 
 namespace {

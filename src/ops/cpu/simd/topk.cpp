@@ -16,8 +16,8 @@ std::uint32_t order_key(float score) {
 
 }  // namespace
 
-// The key of the k-th best is found digit by digit (11 + 11 + 10 bits): each pass counts the digits of the keys that
-// still match the prefix. No pass can overflow, however the scores are concentrated.
+// The key of the k-th best is found digit by digit (11 + 11 + 10 bits): each pass counts the digits of the
+// keys that still match the prefix. No pass can overflow, however the scores are concentrated.
 std::int32_t select_topk(const float* scores, std::int32_t n, std::int32_t k, std::int32_t* selected,
                          TopkScratch& scratch) {
   const std::int32_t count = std::min(n, k);
@@ -31,8 +31,8 @@ std::int32_t select_topk(const float* scores, std::int32_t n, std::int32_t k, st
   std::uint32_t* keys = scratch.keys.data();
   for (std::int32_t i = 0; i < n; ++i) keys[i] = order_key(scores[i]);
 
-  std::uint32_t prefix = 0;  // digits found so far, in place
-  std::uint32_t known = 0;   // mask of those digits
+  std::uint32_t prefix = 0;                     // digits found so far, in place
+  std::uint32_t known = 0;                      // mask of those digits
   auto wanted = static_cast<std::uint32_t>(k);  // rank inside the keys that match the prefix
   for (const auto& [shift, bits] : {std::pair{21, 11}, std::pair{10, 11}, std::pair{0, 10}}) {
     std::uint32_t* histogram = scratch.histogram.data();

@@ -79,7 +79,8 @@ PIVOT_INLINE Vec widen_bf16(const std::byte* p) {
       _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
 }
 
-// ---- weight decoders: vectors of unscaled code values -----------------------------------------------------------------
+// ---- weight decoders: vectors of unscaled code values
+// -----------------------------------------------------------------
 
 // 16 BF16: even columns, odd columns.
 PIVOT_INLINE void decode_bf16(const std::byte* p, Vec out[2]) {
@@ -88,9 +89,9 @@ PIVOT_INLINE void decode_bf16(const std::byte* p, Vec out[2]) {
   out[1] = from_bits(_mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
-// 32 E4M3 codes times 2^-120: columns c mod 4 = 0, 1, 2, 3. A code's eight bits go to the top of a 32-bit lane, the
-// arithmetic shift by 4 puts exponent and mantissa at their fp32 places, and the mask drops the copies of the sign.
-// Subnormal codes become fp32 subnormals, which the hardware multiplies exactly.
+// 32 E4M3 codes times 2^-120: columns c mod 4 = 0, 1, 2, 3. A code's eight bits go to the top of a 32-bit
+// lane, the arithmetic shift by 4 puts exponent and mantissa at their fp32 places, and the mask drops the
+// copies of the sign. Subnormal codes become fp32 subnormals, which the hardware multiplies exactly.
 PIVOT_INLINE void decode_e4m3(const std::byte* p, Vec out[4]) {
   const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   const __m256i keep = _mm256_set1_epi16(static_cast<short>(0x87f0));
@@ -152,8 +153,8 @@ PIVOT_INLINE void decode_e2m1(const std::byte* p, Vec out[8]) {
 PIVOT_INLINE Vec decode_e8m0_pair(const std::byte* p) {
   std::uint16_t pair;
   std::memcpy(&pair, p, 2);
-  const __m256i spread = _mm256_setr_epi8(0, -1, -1, -1, 0, -1, -1, -1, 0, -1, -1, -1, 0, -1, -1, -1, 1, -1, -1, -1, 1,
-                                          -1, -1, -1, 1, -1, -1, -1, 1, -1, -1, -1);
+  const __m256i spread = _mm256_setr_epi8(0, -1, -1, -1, 0, -1, -1, -1, 0, -1, -1, -1, 0, -1, -1, -1, 1, -1,
+                                          -1, -1, 1, -1, -1, -1, 1, -1, -1, -1, 1, -1, -1, -1);
   const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi16(static_cast<short>(pair)), spread);
   return from_bits(_mm256_slli_epi32(bytes, 23));
 }
@@ -164,10 +165,10 @@ PIVOT_INLINE void decode_e4m3_scales(const std::byte* p, Vec out[2]) {
   std::memcpy(&four, p, 4);
   const __m256i all = _mm256_set1_epi32(four);
   const __m256i keep = _mm256_set1_epi32(static_cast<int>(0x87f00000u));
-  const __m256i first = _mm256_setr_epi8(-1, -1, -1, 0, -1, -1, -1, 0, -1, -1, -1, 0, -1, -1, -1, 0, -1, -1, -1, 2, -1,
-                                         -1, -1, 2, -1, -1, -1, 2, -1, -1, -1, 2);
-  const __m256i second = _mm256_setr_epi8(-1, -1, -1, 1, -1, -1, -1, 1, -1, -1, -1, 1, -1, -1, -1, 1, -1, -1, -1, 3,
-                                          -1, -1, -1, 3, -1, -1, -1, 3, -1, -1, -1, 3);
+  const __m256i first = _mm256_setr_epi8(-1, -1, -1, 0, -1, -1, -1, 0, -1, -1, -1, 0, -1, -1, -1, 0, -1, -1,
+                                         -1, 2, -1, -1, -1, 2, -1, -1, -1, 2, -1, -1, -1, 2);
+  const __m256i second = _mm256_setr_epi8(-1, -1, -1, 1, -1, -1, -1, 1, -1, -1, -1, 1, -1, -1, -1, 1, -1, -1,
+                                          -1, 3, -1, -1, -1, 3, -1, -1, -1, 3, -1, -1, -1, 3);
   const auto widen = [&](__m256i pattern) {
     return from_bits(_mm256_and_si256(_mm256_srai_epi32(_mm256_shuffle_epi8(all, pattern), 4), keep)) *
            splat(0x1p+120f);
@@ -176,7 +177,8 @@ PIVOT_INLINE void decode_e4m3_scales(const std::byte* p, Vec out[2]) {
   out[1] = widen(second);
 }
 
-// ---- index keys -------------------------------------------------------------------------------------------------------
+// ---- index keys
+// -------------------------------------------------------------------------------------------------------
 
 // acc (int16 pairs) += unsigned query bytes, one 4-byte word for all 8 keys, times signed key bytes.
 PIVOT_INLINE Bits index_step(Bits acc, const std::uint8_t* query_word, const std::int8_t* keys) {
@@ -192,7 +194,8 @@ PIVOT_INLINE Bits load_bits(const std::int32_t* p) {
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
 }
 
-// 16 bytes of E2M1 codes of 8 keys to 8 words x 8 keys x 4 bytes of 2*E2M1: words 0-3 low nibbles, 4-7 high nibbles.
+// 16 bytes of E2M1 codes of 8 keys to 8 words x 8 keys x 4 bytes of 2*E2M1: words 0-3 low nibbles, 4-7 high
+// nibbles.
 PIVOT_INLINE void index_words(const std::byte* const keys[8], std::int8_t* out) {
   const __m256i table =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
@@ -204,8 +207,8 @@ PIVOT_INLINE void index_words(const std::byte* const keys[8], std::int8_t* out) 
   const __m256i k0 = pair(0), k1 = pair(1), k2 = pair(2), k3 = pair(3);
   const __m256i a = _mm256_unpacklo_epi32(k0, k1), b = _mm256_unpackhi_epi32(k0, k1);
   const __m256i c = _mm256_unpacklo_epi32(k2, k3), d = _mm256_unpackhi_epi32(k2, k3);
-  const __m256i words[4] = {_mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c), _mm256_unpacklo_epi64(b, d),
-                            _mm256_unpackhi_epi64(b, d)};
+  const __m256i words[4] = {_mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c),
+                            _mm256_unpacklo_epi64(b, d), _mm256_unpackhi_epi64(b, d)};
   const __m256i nibble = _mm256_set1_epi8(0x0f);
   for (int w = 0; w < 4; ++w) {
     const __m256i low = _mm256_and_si256(words[w], nibble);

@@ -1,5 +1,5 @@
-// Eight fp32 lanes in plain C++ (the compiler's vector extension), for CPUs without AVX2 and as the second witness of
-// the same kernels. Included by kernels_portable.cpp alone.
+// Eight fp32 lanes in plain C++ (the compiler's vector extension), for CPUs without AVX2 and as the second
+// witness of the same kernels. Included by kernels_portable.cpp alone.
 #pragma once
 
 #include <cmath>
@@ -101,7 +101,8 @@ PIVOT_INLINE Vec widen_bf16(const std::byte* p) {
   return from_bits(b);
 }
 
-// ---- weight decoders: vectors of unscaled code values, in the column orders of kernels.h ------------------------------
+// ---- weight decoders: vectors of unscaled code values, in the column orders of kernels.h
+// ------------------------------
 
 PIVOT_INLINE void decode_bf16(const std::byte* p, Vec out[2]) {
   Bits x;
@@ -152,7 +153,8 @@ PIVOT_INLINE void decode_e4m3_scales(const std::byte* p, Vec out[2]) {
   }
 }
 
-// ---- index keys -------------------------------------------------------------------------------------------------------
+// ---- index keys
+// -------------------------------------------------------------------------------------------------------
 
 PIVOT_INLINE Bits index_step(Bits acc, const std::uint8_t* query_word, const std::int8_t* keys) {
   for (int l = 0; l < 8; ++l)
