@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compares pivot's tokenizer with the `tokenizers` package: every id of long texts and of random Unicode strings.
+"""Compares pivot's tokenizer with the `tokenizers` package: every id of long texts, of every Unicode
+character and of random Unicode strings.
 
     tools/tokenizer_parity.py ENCODE_LINES TOKENIZER.JSON [--texts FILE ...] [--random 100000] [--seed 1]
 
@@ -160,6 +161,12 @@ def main() -> int:
         start = time.monotonic()
         tokens = compare([text], name)
         print(f"{pathlib.Path(name).name}: {tokens} tokens compared ({time.monotonic() - start:.1f} s)")
+
+    # Between letters, between spaces and beside a digit, so that the class of each character shows in the cuts.
+    characters = [f"a{chr(c)}b {chr(c)} 1{chr(c)}" for c in range(0x110000) if is_scalar(c)]
+    texts = ["".join(characters[first : first + 64]) for first in range(0, len(characters), 64)]
+    tokens = sum(compare(texts[first : first + BATCH], "every character") for first in range(0, len(texts), BATCH))
+    print(f"every Unicode character ({len(characters)}): {tokens} tokens compared")
 
     added_tokens = [token["content"] for token in json.loads(pathlib.Path(options.tokenizer).read_bytes())["added_tokens"]]
     source = RandomTexts(options.seed, added_tokens)
