@@ -203,8 +203,8 @@ TEST_F(HubCache, WhatIsNotThereIsExplained) {
 
 TEST_F(HubCache, TheRootComesFromTheEnvironment) {
   HubEnvironment environment;
-  environment.home = "/home/u";
-  EXPECT_EQ(environment.cache_root(), "/home/u/.cache/huggingface/hub");
+  environment.home = "/somewhere";
+  EXPECT_EQ(environment.cache_root(), "/somewhere/.cache/huggingface/hub");
   environment.hf_home = "/data/hf";
   EXPECT_EQ(environment.cache_root(), "/data/hf/hub");
   environment.hf_hub_cache = "/cache";

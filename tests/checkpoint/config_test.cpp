@@ -8,6 +8,8 @@
 #include "checkpoint/family.h"
 #include "checkpoint/json_text.h"
 #include "checkpoint/model_config.h"
+#include "checkpoint/quantization.h"
+#include "checkpoint/safetensors.h"
 #include "support/test_data.h"
 #include "support/tiny_checkpoint.h"
 
@@ -290,6 +292,31 @@ TEST(RealConfigs, EveryV4ConfigParses) {
   EXPECT_EQ(flash->ratio(1), 0);
   EXPECT_EQ(load_model_config(configs / "DeepSeek-V4-Pro")->ratio(0), 128);
   EXPECT_EQ(load_model_config(configs / "DeepSeek-V4-Flash-0731")->dspark_noise_token_id, 128799);
+}
+
+// The convention is named in config.json, in hf_quant_config.json and in the first revision's layout of the
+// latter.
+TEST(RealConfigs, Nvfp4ConventionsAreRecognised) {
+  PIVOT_NEED_DATA(configs, "real/configs");
+  const std::string plain = *read_file(configs / "DeepSeek-V4-Flash" / "config.json");
+  EXPECT_FALSE(parse_quantization(plain, "", "config.json")->convention.has_value());
+  const auto nvidia = configs / "nvidia-DeepSeek-V4-Flash-NVFP4";
+  const auto merged = parse_quantization(*read_file(nvidia / "config.json"), "", "config.json");
+  EXPECT_EQ(merged->convention, Nvfp4Convention::kModelOpt);
+  EXPECT_EQ(merged->quant_method, "fp8");
+  for (const char* file : {"hf_quant_config.json", "hf_quant_config.early-layout.json.gz"}) {
+    SCOPED_TRACE(file);
+    const auto text = read_maybe_gzip(nvidia / file);
+    ASSERT_TRUE(text.has_value()) << text.error().to_string();
+    const auto facts = parse_quantization(plain, *text, "config.json");
+    ASSERT_TRUE(facts.has_value()) << facts.error().to_string();
+    EXPECT_EQ(facts->convention, Nvfp4Convention::kModelOpt);
+  }
+  const auto contradiction =
+      parse_quantization(R"({"quantization_config":{"quant_method":"compressed-tensors"}})",
+                         *read_file(nvidia / "hf_quant_config.json"), "config.json");
+  ASSERT_FALSE(contradiction.has_value());
+  expect_mentions(contradiction.error().message, {"compressed-tensors", "ModelOpt", "contradict"});
 }
 
 TEST(RealConfigs, EveryOtherConfigIsRefusedInOneSentence) {
