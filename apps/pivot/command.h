@@ -35,6 +35,7 @@ std::span<const Command> command_table();
 Run add_inspect(CLI::App& app);
 Run add_generate(CLI::App& app);
 Run add_chat(CLI::App& app);
+Run add_demo(CLI::App& app);
 Run add_logits(CLI::App& app);
 Run add_knobs(CLI::App& app);
 

@@ -8,6 +8,17 @@ namespace pivot {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+Result<fs::path> running_executable_dir() {
+  std::error_code error;
+  const fs::path executable = fs::read_symlink("/proc/self/exe", error);
+  if (error) return fail(errno_error(error.value(), "find the running executable through", "/proc/self/exe"));
+  return executable.parent_path();
+}
+
+}  // namespace
+
 Result<fs::path> embedded_model_dir(const fs::path& executable_dir) {
   const fs::path folder = (executable_dir / ".." / "share" / "pivot" / "needle").lexically_normal();
   std::error_code error;
@@ -21,10 +32,20 @@ Result<fs::path> embedded_model_dir(const fs::path& executable_dir) {
 }
 
 Result<fs::path> embedded_model_dir() {
+  PIVOT_TRY(const fs::path folder, running_executable_dir());
+  return embedded_model_dir(folder);
+}
+
+Result<fs::path> shared_file(std::string_view relative) {
+  PIVOT_TRY(const fs::path folder, running_executable_dir());
+  const fs::path file = (folder / ".." / "share" / "pivot" / relative).lexically_normal();
   std::error_code error;
-  const fs::path executable = fs::read_symlink("/proc/self/exe", error);
-  if (error) return fail(errno_error(error.value(), "find the running executable through", "/proc/self/exe"));
-  return embedded_model_dir(executable.parent_path());
+  if (!fs::is_regular_file(file, error)) {
+    return fail(ErrorCode::kNotFound,
+                "{} should have been installed with pivot and is not there; build or install again",
+                file.string());
+  }
+  return file;
 }
 
 Result<fs::path> resolve_model_argument(std::string_view model) {

@@ -19,6 +19,10 @@ Result<std::filesystem::path> embedded_model_dir(const std::filesystem::path& ex
 // The same, for the running executable (/proc/self/exe).
 Result<std::filesystem::path> embedded_model_dir();
 
+// A file of ../share/pivot seen from the running executable, such as "texts/hebrews.txt". kNotFound where it
+// is missing.
+Result<std::filesystem::path> shared_file(std::string_view relative);
+
 // A MODEL argument as a path: `embedded` becomes embedded_model_dir(), anything else is returned as it is.
 Result<std::filesystem::path> resolve_model_argument(std::string_view model);
 
