@@ -1,7 +1,7 @@
 // numeric/formats.h on the device, plus the group roundings that a warp does together.
 //
 // formats.h is constexpr and compiled for the device as it stands (--expt-relaxed-constexpr): one definition of every
-// rounding for both sides.
+// rounding for both sides. Its tables are host memory, so the one table look-up, E2M1 decoding, is arithmetic here.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,12 @@
 #include "ops/cuda/device/ptx.cuh"
 
 namespace pivot::cuda {
+
+__device__ __forceinline__ float e2m1_value(std::uint32_t code) {
+  const std::uint32_t magnitude = code & 7u;
+  const std::uint32_t bits = magnitude >= 2 ? ((magnitude >> 1) + 126u) << 23 | (magnitude & 1u) << 22 : magnitude * 0x3f000000u;
+  return __uint_as_float(bits | (code & 8u) << 28);
+}
 
 __device__ __forceinline__ float load_bf16(const void* p, std::int64_t i) {
   return to_float(static_cast<const BF16*>(p)[i]);
@@ -41,7 +47,7 @@ __device__ __forceinline__ float round_e4m3(float x, std::uint8_t byte) {
 }
 __device__ __forceinline__ float round_e2m1(float x, std::uint8_t byte) {
   const float scale = e8m0_to_float(byte);
-  return e2m1_to_float(float_to_e2m1(x / scale)) * scale;
+  return e2m1_value(float_to_e2m1(x / scale)) * scale;
 }
 
 // Sum over the block in a fixed order; every thread gets it. `scratch` holds 33 floats.

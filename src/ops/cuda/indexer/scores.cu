@@ -27,7 +27,7 @@ __device__ __forceinline__ void load_key(const RowLayout& layout, const RowAddre
       const std::uint32_t codes = *reinterpret_cast<const std::uint32_t*>(row.data + t * kDims / 2 + 4 * w);
 #pragma unroll
       for (int p = 0; p < 4; ++p)
-        out[4 * w + p] = pack_bf16x2(e2m1_to_float((codes >> (8 * p)) & 15u) * scale, e2m1_to_float((codes >> (8 * p + 4)) & 15u) * scale);
+        out[4 * w + p] = pack_bf16x2(e2m1_value((codes >> (8 * p)) & 15u) * scale, e2m1_value((codes >> (8 * p + 4)) & 15u) * scale);
     }
   } else if (layout.format == RowFormat::kIndexFp8) {
     const float scale = *reinterpret_cast<const float*>(row.scales);

@@ -94,7 +94,7 @@ __global__ void quantize_nvfp4_kernel(const BF16* x, int cols, std::int64_t stri
   const float amax = group_amax(v, 16);
   const float block = e4m3_to_float(float_to_e4m3(amax / 6.0f / input_scale));
   const float scale = block * input_scale;
-  const float rounded = scale > 0.0f ? e2m1_to_float(float_to_e2m1(v / scale)) * scale : 0.0f;
+  const float rounded = scale > 0.0f ? e2m1_value(float_to_e2m1(v / scale)) * scale : 0.0f;
   if (live) values[row * cols + column] = to_bf16(rounded).bits;
 }
 

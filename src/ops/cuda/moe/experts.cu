@@ -126,7 +126,7 @@ __global__ void nvfp4_kernel(ExpertArguments a, const BF16* x, bool by_place, in
     float amax = fabsf(v);
     for (int step = 8; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(active, amax, step));
     const float scale = e4m3_to_float(float_to_e4m3(amax / 6.0f / input_scale)) * input_scale;
-    out[place * cols + column] = to_bf16(scale > 0.0f ? e2m1_to_float(float_to_e2m1(v / scale)) * scale : 0.0f).bits;
+    out[place * cols + column] = to_bf16(scale > 0.0f ? e2m1_value(float_to_e2m1(v / scale)) * scale : 0.0f).bits;
   }
 }
 
