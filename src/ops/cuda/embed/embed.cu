@@ -1,6 +1,7 @@
 // Bytes: one row read, `streams` rows written a token. One CTA per (token, stream), 16 bytes a thread.
-#include "ops/cuda/device/ptx.cuh"
 #include "ops/cuda/embed/embed.h"
+
+#include "ops/cuda/device/ptx.cuh"
 #include "ops/cuda/runtime/launch.h"
 
 namespace pivot::cuda {

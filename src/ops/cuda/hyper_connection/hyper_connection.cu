@@ -3,11 +3,12 @@
 // Bytes: h read and written once, fn (1.57 MB at d = 4096) once per group of 8 tokens. Two kernels: `mix` spreads the
 // 24 x 4d product over the card and leaves partial sums; `finish`, one CTA a token, adds them in a fixed order. Only
 // `pre` is needed before the sublayer: Sinkhorn runs in a warp of its own beside the norm.
+#include "ops/cuda/hyper_connection/hyper_connection.h"
+
 #include <algorithm>
 
 #include "ops/cuda/device/numeric.cuh"
 #include "ops/cuda/device/ptx.cuh"
-#include "ops/cuda/hyper_connection/hyper_connection.h"
 #include "ops/cuda/runtime/launch.h"
 
 namespace pivot::cuda {
