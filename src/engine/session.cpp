@@ -50,6 +50,16 @@ std::int64_t default_context(const ModelConfig& config, const CacheLayout& layou
   return state_bytes(layout, most) <= memory_bytes / 2 ? most : fits;
 }
 
+// Tokens of the next prefill step. Steps end at multiples of the stride, where a point to go back to is kept,
+// and the last multiple before the end of the prompt is always one of them: the next prompt often differs in
+// its last tokens.
+std::int64_t step_tokens(std::int64_t position, std::int64_t remaining, std::int64_t chunk_tokens) {
+  const std::int64_t end = position + std::min(remaining, chunk_tokens);
+  const std::int64_t last_multiple = end - end % kRewindStride;
+  const bool cut = last_multiple > position && (remaining <= chunk_tokens || chunk_tokens >= kRewindStride);
+  return (cut ? last_multiple : end) - position;
+}
+
 bool is_set(const CancelFlag* cancel) { return cancel != nullptr && cancel->load(std::memory_order_relaxed); }
 
 }  // namespace
@@ -241,10 +251,7 @@ Result<> Session::prefill(std::span<const TokenId> ids, const ProgressFn& progre
   while (done < total) {
     if (is_set(cancel))
       return fail(ErrorCode::kCancelled, "stopped after {} of {} prompt tokens", done, total);
-    std::int64_t count = chunk_tokens();
-    // End the step at a multiple of the stride, where a point to go back to is kept.
-    if (count >= kRewindStride) count -= (position() + count) % kRewindStride;
-    count = std::min(count, total - done);
+    const std::int64_t count = step_tokens(position(), total - done, chunk_tokens());
     PIVOT_TRY_VOID(state_->step(ids.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(count)),
                                 done + count == total));
     done += count;
