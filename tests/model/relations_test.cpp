@@ -1,5 +1,5 @@
 // Relations that need no golden values (public-faults section 0), on the tiny checkpoint with index_topk 16,
-// so that the selection is active from 68 tokens on. On the reference back-end all of them hold bit for bit.
+// so that the selection is active from 68 tokens on. On the CPU back-ends all of them hold bit for bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +8,6 @@
 
 #include "cache/snapshot.h"
 #include "engine/devices.h"
-#include "model/difference.h"
 #include "model/runner.h"
 #include "support/test_data.h"
 #include "support/tiny_checkpoint.h"
@@ -61,16 +60,12 @@ class Relations : public testing::TestWithParam<std::string> {
   std::vector<std::int32_t> ids(std::int64_t n, std::uint32_t seed) const {
     return pseudo_random_ids(n, seed, static_cast<std::int32_t>(tiny_weights()->config.vocab_size));
   }
-  // The reference's sums do not depend on the shape of a step; a faster back-end may sum in another order,
-  // and one rounding that flips moves a logit by about 1e-2 of the row's norm.
-  void expect_same(const std::vector<float>& actual, const std::vector<float>& expected,
-                   const std::string& what) {
+  // Every CPU back-end promises it: a result depends on nothing but the sequence's own tokens.
+  static void expect_same(const std::vector<float>& actual, const std::vector<float>& expected,
+                          const std::string& what) {
     ASSERT_EQ(actual.size(), expected.size());
     ASSERT_TRUE(std::all_of(actual.begin(), actual.end(), [](float x) { return std::isfinite(x); })) << what;
-    if (GetParam() == "cpu-reference")
-      EXPECT_EQ(actual, expected) << what;
-    else
-      EXPECT_LE(compare(actual, expected, static_cast<std::int64_t>(expected.size())).rel_l2, 0.03) << what;
+    EXPECT_EQ(actual, expected) << what;
   }
 };
 
@@ -99,10 +94,8 @@ TEST_P(Relations, ChunkedEqualsWhole) {
   for (std::int32_t chunk : {512, 256, 255, 130, 129, 128, 127, 100, 64, 5, 4, 3, 1}) {
     runner.restart(0);
     expect_same(runner.feed(0, prompt, chunk), whole, fmt::format("chunks of {}", chunk));
-    if (GetParam() == "cpu-reference") {
-      EXPECT_EQ(last_selection(2), selection[0]) << chunk;
-      EXPECT_EQ(last_selection(4), selection[1]) << chunk;
-    }
+    EXPECT_EQ(last_selection(2), selection[0]) << chunk;
+    EXPECT_EQ(last_selection(4), selection[1]) << chunk;
   }
 }
 
