@@ -52,12 +52,13 @@ struct LineEditor::Editor {
     edit = el_init("pivot", stdin, stdout, stderr);
     history = history_init();
     HistEvent event;
-    history_w_setup(event);
+    ::history(history, &event, H_SETSIZE, 1000);
+    ::history(history, &event, H_SETUNIQUE, 1);
     el_set(edit, EL_CLIENTDATA, this);
     el_set(edit, EL_PROMPT_ESC, &Editor::show_prompt, '\1');
     el_set(edit, EL_EDITOR, "emacs");
     el_set(edit, EL_SIGNAL, 0);
-    el_set(edit, EL_HIST, history, history_function());
+    el_set(edit, EL_HIST, &::history, history);
     el_set(edit, EL_GETCFN, &read_character);
     el_source(edit, nullptr);  // the user's ~/.editrc
   }
@@ -67,12 +68,6 @@ struct LineEditor::Editor {
   }
 
  private:
-  using HistoryFunction = int (*)(History*, HistEvent*, int, ...);
-  static HistoryFunction history_function() { return ::history; }
-  void history_w_setup(HistEvent& event) {
-    ::history(history, &event, H_SETSIZE, 1000);
-    ::history(history, &event, H_SETUNIQUE, 1);
-  }
   static char* show_prompt(EditLine* edit) {
     Editor* self = nullptr;
     el_get(edit, EL_CLIENTDATA, &self);
@@ -82,6 +77,7 @@ struct LineEditor::Editor {
 
 LineEditor::LineEditor() {
   if (is_terminal(STDIN_FILENO) && is_terminal(STDOUT_FILENO)) editor_ = std::make_unique<Editor>();
+  if (editor_ && editor_->edit == nullptr) editor_.reset();  // out of memory: plain lines do
 }
 
 LineEditor::~LineEditor() = default;

@@ -1,0 +1,46 @@
+// Runs the built `pivot` as a user does: arguments, standard input and environment in; both outputs and the
+// exit code out.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pivot::test {
+
+struct ProgramResult {
+  int exit_code = -1;  // 128 + N for a program that signal N ended
+  std::string out;
+  std::string err;
+};
+
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+ProgramResult run_pivot(const std::vector<std::string>& arguments, const std::string& input = "",
+                        const Environment& environment = {});
+
+// `pivot` behind a pseudo-terminal of 100 columns: what the user sees, and what they type.
+class TerminalProgram {
+ public:
+  explicit TerminalProgram(const std::vector<std::string>& arguments, const Environment& environment = {});
+  ~TerminalProgram();  // kills it where it still runs
+  TerminalProgram(const TerminalProgram&) = delete;
+  TerminalProgram& operator=(const TerminalProgram&) = delete;
+
+  void type(const std::string& keys);
+  // Reads until `text` has appeared behind what earlier calls waited for; false when the program ended or 120
+  // s passed.
+  bool wait_for(const std::string& text);
+  // Everything that has appeared so far.
+  const std::string& screen() const { return screen_; }
+  // Waits for the end of the program.
+  int exit_code();
+
+ private:
+  int process_ = -1;
+  int terminal_ = -1;
+  std::string screen_;
+  std::size_t seen_ = 0;
+};
+
+}  // namespace pivot::test
