@@ -33,6 +33,9 @@ std::span<const Command> command_table();
 // One per file of the same name. Every option with a long name also reads the environment variable
 // PIVOT_<NAME> (--max-tokens: PIVOT_MAX_TOKENS); main does that for all commands.
 Run add_inspect(CLI::App& app);
+Run add_diff(CLI::App& app);
+Run add_convert(CLI::App& app);
+Run add_plan(CLI::App& app);
 Run add_generate(CLI::App& app);
 Run add_chat(CLI::App& app);
 Run add_demo(CLI::App& app);

@@ -114,22 +114,40 @@ void find_contradictions(const nlohmann::json& json, const ModelConfig& config, 
                     to_string(formats.draft_experts), to_string(formats.experts)));
 }
 
+// Geometry that the CUDA kernels are built for (docs/cuda.md); empty where the config fits. A server asks the
+// back-end itself, which also knows the knobs.
+std::string cuda_obstacle(const ModelConfig& config) {
+  if (config.hc_mult != 4) return fmt::format("hc_mult is {}, its kernels are built for 4", config.hc_mult);
+  if (config.head_dim != 512 && config.head_dim != 128)
+    return fmt::format("head_dim is {}, its kernels are built for 512 and 128", config.head_dim);
+  if (config.qk_rope_head_dim % 32 != 0)
+    return fmt::format("qk_rope_head_dim is {}, no multiple of 32", config.qk_rope_head_dim);
+  const bool indexed = std::count(config.compress_ratios.begin(), config.compress_ratios.end(), 4) > 0;
+  if (indexed && config.index_head_dim != 128 && config.index_head_dim != 64)
+    return fmt::format("index_head_dim is {}, its kernels are built for 128 and 64", config.index_head_dim);
+  return {};
+}
+
 void judge_backends(const InspectOptions& options, Inspection& out) {
   const Identification& id = out.identification;
   const bool sound = id.supported && out.problems.empty();
   std::string obstacle = id.refusal;
   if (obstacle.empty() && !out.problems.empty()) obstacle = out.problems.front();
-  for (const char* name : {"cpu", "cuda sm_90a", "cuda sm_120a"}) {
+  const std::string can = fmt::format("loads {} experts and {} dense scales", to_string(id.expert_format),
+                                      to_string(id.dense_scale));
+  for (const char* name : {"cpu", "cuda"}) {
     BackendVerdict verdict;
     verdict.backend = name;
-    verdict.built =
-        std::any_of(options.built_backends.begin(), options.built_backends.end(),
-                    [&](const std::string& built) { return std::string_view(name).starts_with(built); });
-    verdict.loads = sound && verdict.built;
-    verdict.reason = !sound           ? obstacle
-                     : !verdict.built ? "not part of this build"
-                                      : fmt::format("loads {} experts and {} dense scales",
-                                                    to_string(id.expert_format), to_string(id.dense_scale));
+    verdict.built = std::find(options.built_backends.begin(), options.built_backends.end(), name) !=
+                    options.built_backends.end();
+    const std::string geometry =
+        verdict.backend == "cuda" && out.config ? cuda_obstacle(*out.config) : std::string();
+    const bool could = sound && geometry.empty();
+    verdict.loads = could && verdict.built;
+    verdict.reason = !sound              ? obstacle
+                     : !geometry.empty() ? geometry
+                     : verdict.built     ? can
+                                         : can + ", but is not part of this build";
     out.backends.push_back(std::move(verdict));
   }
 }

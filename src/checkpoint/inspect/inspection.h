@@ -65,7 +65,7 @@ struct HashTableFacts {
 };
 
 struct BackendVerdict {
-  std::string backend;  // "cpu reference", "cpu simd", "cuda sm_90a", "cuda sm_120a"
+  std::string backend;  // "cpu", "cuda"
   bool built = false;   // part of this binary
   bool loads = false;
   std::string reason;

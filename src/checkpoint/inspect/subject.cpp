@@ -21,7 +21,7 @@ constexpr std::int64_t kSettledSeconds = 10;
 bool is_partial_name(std::string_view name) {
   for (const std::string_view suffix : {".incomplete", ".part", ".partial", ".aria2", ".tmp", ".download"})
     if (name.ends_with(suffix)) return true;
-  return name.find(".partial.") != std::string_view::npos;
+  return name.find(".partial.") != std::string_view::npos || name.find(".tmp.") != std::string_view::npos;
 }
 
 bool is_weight_name(std::string_view name) { return name.ends_with(".safetensors"); }

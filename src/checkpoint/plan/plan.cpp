@@ -10,7 +10,8 @@ Result<ModelFacts> model_facts(const Subject& subject, const CacheFormats& cache
     return fail(ErrorCode::kNotFound,
                 "{} has no config.json, so its geometry is unknown; fetch it, or name one with --config",
                 subject.label());
-  const Identification id = identify(*subject.config_text(), subject.table(), subject.hf_quant_text().value_or(""));
+  const Identification id =
+      identify(*subject.config_text(), subject.table(), subject.hf_quant_text().value_or(""));
   if (subject.has_headers() && !id.supported)
     return fail(ErrorCode::kUnsupported, "{} cannot be planned: {}", subject.label(), id.refusal);
   ModelFacts facts;

@@ -7,6 +7,7 @@
 
 #include "checkpoint/inspect/inspection.h"
 #include "checkpoint/inspect/inspection_report.h"
+#include "support/json_schema.h"
 #include "support/test_data.h"
 
 namespace pivot {
@@ -63,6 +64,9 @@ TEST(InspectFolder, LossyNvfp4IsNotCalledLossless) {
   EXPECT_EQ(inspection.nvfp4->checked, inspection.nvfp4->matrices);
   EXPECT_EQ(inspection.nvfp4->lossless, 0);
   EXPECT_FALSE(inspection.nvfp4->example.empty());
+  EXPECT_EQ(test::schema_faults(inspection_json(inspection), "inspect.json"), std::vector<std::string>());
+  EXPECT_EQ(test::schema_faults(listing_json("folder", {&inspection, 1}), "inspect-listing.json"),
+            std::vector<std::string>());
   // Draft experts stay MXFP4: told apart per tensor, and worth a note (fault D12).
   EXPECT_TRUE(mentions(inspection.notes, "draft experts are MXFP4"));
   EXPECT_EQ(inspection.quantization_layout, "ModelOpt, current layout (both files)");

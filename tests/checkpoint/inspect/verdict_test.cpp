@@ -7,6 +7,7 @@
 
 #include "checkpoint/inspect/inspection.h"
 #include "checkpoint/inspect/inspection_report.h"
+#include "support/json_schema.h"
 #include "support/test_data.h"
 
 namespace pivot {
@@ -55,14 +56,16 @@ TEST(Verdict, EveryRealHeaderSet) {
     EXPECT_EQ(id.draft_stages, one.stages);
     EXPECT_EQ(id.supported, one.supported) << id.refusal;
     EXPECT_EQ(inspection.tensors.tensors, static_cast<std::int64_t>(one.tensors));
-    if (one.bytes > 0) EXPECT_EQ(inspection.tensors.bytes, one.bytes);
+    if (one.bytes > 0) {
+      EXPECT_EQ(inspection.tensors.bytes, one.bytes);
+    }
     EXPECT_TRUE(inspection.audit.clean())
         << (inspection.audit.missing.empty() ? "" : inspection.audit.missing.front());
     EXPECT_EQ(inspection.audit.expected, inspection.audit.found);
     EXPECT_TRUE(inspection.problems.empty()) << inspection.problems.front();
     EXPECT_TRUE(inspection.fingerprint.empty());  // needs data
     EXPECT_EQ(inspection.header_fingerprint.size(), 16u);
-    EXPECT_FALSE(inspection_json(inspection).empty());
+    EXPECT_EQ(test::schema_faults(inspection_json(inspection), "inspect.json"), std::vector<std::string>());
   }
 }
 
@@ -134,9 +137,10 @@ TEST(Verdict, EveryRealConfig) {
     EXPECT_EQ(inspection.identification.family.rfind(one.family, 0), 0u) << inspection.identification.family;
     EXPECT_EQ(inspection.identification.variant, one.variant) << inspection.verdict;
     EXPECT_FALSE(inspection.identification.supported);  // nothing to load
-    if (!one.refusal.empty())
+    if (!one.refusal.empty()) {
       EXPECT_NE(inspection.identification.refusal.find(one.refusal), std::string::npos)
           << inspection.identification.refusal;
+    }
     EXPECT_EQ(inspection.config.has_value(), one.refusal.empty());
     EXPECT_FALSE(inspection.verdict.empty());
   }

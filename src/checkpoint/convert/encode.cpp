@@ -1,0 +1,265 @@
+#include "checkpoint/convert/encode.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "checkpoint/convert/transcode.h"
+
+namespace pivot {
+
+namespace {
+
+constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
+
+float scalar_of(const Checkpoint& checkpoint, const TensorInfo* tensor, float otherwise) {
+  float value = otherwise;
+  if (tensor != nullptr && tensor->dtype == DType::kF32 && tensor->bytes() >= sizeof(value))
+    std::memcpy(&value, checkpoint.view(*tensor).data, sizeof(value));
+  return value;
+}
+
+// Starts reading pages that will be wanted; a hint, so failure does not matter.
+void prefetch(std::span<const std::byte> bytes) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size();
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);  // NOLINT(performance-no-int-to-ptr)
+}
+
+std::int64_t rows_per_piece(std::int64_t bytes_per_row) {
+  const std::int64_t rows = std::max<std::int64_t>(1, kPieceBytes / std::max<std::int64_t>(1, bytes_per_row));
+  return std::max<std::int64_t>(kFp8BlockRows, rows / kFp8BlockRows * kFp8BlockRows);
+}
+
+// "layers.3.ffn.experts.7.w3.weight" -> the w1 or w2 that its exponent is filed under.
+std::string exponent_key(std::string name) {
+  const std::size_t at = name.rfind(".w3.");
+  if (at != std::string::npos) name[at + 2] = '1';
+  return name;
+}
+
+}  // namespace
+
+Encoder::Encoder(const Checkpoint& source, const ModelLayout& layout, const ConvertOptions& options)
+    : source_(source), options_(options) {
+  for (const StoredTensor& tensor : layout.tensors)
+    if (tensor.schema.row->kind == TensorKind::kExpert) by_name_.emplace(tensor.name, &tensor);
+}
+
+Matrix Encoder::matrix_of(const StoredTensor& tensor) const {
+  Matrix matrix;
+  matrix.format = tensor.format;
+  matrix.scale_format = tensor.scale_format;
+  matrix.rows = tensor.rows;
+  matrix.cols = tensor.cols;
+  matrix.codes = source_.view(*tensor.weight).data + tensor.code_offset;
+  if (tensor.scale != nullptr) matrix.scales = source_.view(*tensor.scale).data + tensor.scale_offset;
+  const float stated = scalar_of(source_, tensor.global_scale, 1.0f);
+  matrix.global_scale = tensor.convention == Nvfp4Convention::kCompressedTensors ? 1.0f / stated : stated;
+  return matrix;
+}
+
+Result<int> Encoder::shared_exponent(const StoredTensor& tensor) {
+  const std::string key = exponent_key(tensor.name);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = exponents_.find(key);
+    if (found != exponents_.end()) return found->second;
+  }
+  std::vector<std::string> names = {key};
+  if (key.find(".w1.") != std::string::npos) {
+    std::string other = key;
+    other[other.rfind(".w1.") + 2] = '3';
+    names.push_back(std::move(other));
+  }
+  std::optional<int> largest;
+  for (const std::string& name : names) {
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end())
+      return fail(ErrorCode::kInvalidData, "the expert matrix {} is missing", name);
+    const Matrix matrix = matrix_of(*found->second);
+    std::optional<int> one;
+    if (matrix.format == MatrixFormat::kFP4) {
+      one = largest_exponent(matrix);
+    } else {
+      // Another coat of the same values: find their FP4 form first.
+      std::vector<std::uint8_t> codes(static_cast<std::size_t>(matrix.rows * matrix.cols / 2));
+      std::vector<std::uint8_t> scales(static_cast<std::size_t>(matrix.rows * matrix.cols / kFp4GroupCols));
+      PIVOT_TRY_VOID(fp4_exact(matrix, 0, matrix.rows, codes, scales));
+      Matrix fp4 = matrix;
+      fp4.format = MatrixFormat::kFP4;
+      fp4.codes = reinterpret_cast<const std::byte*>(codes.data());
+      fp4.scales = reinterpret_cast<const std::byte*>(scales.data());
+      one = largest_exponent(fp4);
+    }
+    if (one && (!largest || *one > *largest)) largest = one;
+  }
+  const std::lock_guard lock(mutex_);
+  return exponents_.emplace(key, largest.value_or(0)).first->second;
+}
+
+Result<> Encoder::note_rounding(const StoredTensor& tensor, std::int64_t rounded) {
+  if (rounded == 0) return {};
+  if (!options_.allow_rounding)
+    return fail(ErrorCode::kUnsupported,
+                "{} cannot hold {} values of {} exactly (it is stored as {}); pass --allow-rounding to "
+                "accept the nearest values",
+                to_string(options_.experts), rounded, tensor.name, to_string(tensor.format));
+  const std::lock_guard lock(mutex_);
+  rounded_values_ += rounded;
+  if (rounded_example_.empty()) rounded_example_ = tensor.name;
+  return {};
+}
+
+Result<> Encoder::codes(const StoredTensor& tensor, const ByteSink& sink) {
+  const Matrix matrix = matrix_of(tensor);
+  const bool fp4_source = matrix.format == MatrixFormat::kFP4 || matrix.format == MatrixFormat::kNVFP4;
+  const bool fp4_target =
+      options_.experts == ExpertTarget::kNative || options_.experts == ExpertTarget::kNvfp4;
+  if (fp4_source && fp4_target) return sink({matrix.codes, static_cast<std::size_t>(matrix.code_bytes())});
+  const std::int64_t bytes_per_row = fp4_target                               ? matrix.cols / 2
+                                     : options_.experts == ExpertTarget::kFp8 ? matrix.cols
+                                                                              : matrix.cols * 2;
+  const std::int64_t step = rows_per_piece(bytes_per_row);
+  std::vector<std::uint8_t> out;
+  std::vector<std::uint8_t> scales;
+  std::int64_t rounded = 0;
+  for (std::int64_t begin = 0; begin < matrix.rows; begin += step) {
+    const std::int64_t end = std::min(matrix.rows, begin + step);
+    out.resize(static_cast<std::size_t>((end - begin) * bytes_per_row));
+    if (fp4_target) {
+      scales.resize(static_cast<std::size_t>((end - begin) * matrix.cols / kFp4GroupCols));
+      PIVOT_TRY_VOID(fp4_exact(matrix, begin, end, out, scales));
+    } else if (options_.experts == ExpertTarget::kFp8) {
+      scales.resize(static_cast<std::size_t>((end - begin + kFp8BlockRows - 1) / kFp8BlockRows *
+                                             ((matrix.cols + kFp8BlockCols - 1) / kFp8BlockCols)));
+      rounded += fp8_blocks(matrix, begin, end, out, scales);
+    } else {
+      rounded +=
+          bf16_values(matrix, begin, end, {reinterpret_cast<std::uint16_t*>(out.data()), out.size() / 2});
+    }
+    PIVOT_TRY_VOID(note_rounding(tensor, rounded));
+    rounded = 0;
+    PIVOT_TRY_VOID(sink(std::as_bytes(std::span(out))));
+  }
+  return {};
+}
+
+Result<> Encoder::scales(const StoredTensor& tensor, const ByteSink& sink) {
+  Matrix matrix = matrix_of(tensor);
+  const std::int64_t step = rows_per_piece(matrix.cols);
+  std::vector<std::uint8_t> codes;
+  std::vector<std::uint8_t> fp4;
+  std::vector<std::uint8_t> out;
+  for (std::int64_t begin = 0; begin < matrix.rows; begin += step) {
+    const std::int64_t end = std::min(matrix.rows, begin + step);
+    const std::int64_t rows = end - begin;
+    switch (options_.experts) {
+      case ExpertTarget::kNative:
+      case ExpertTarget::kNvfp4: {
+        fp4.resize(static_cast<std::size_t>(rows * matrix.cols / kFp4GroupCols));
+        Matrix piece = matrix;  // rows [begin, end) as FP4
+        piece.rows = rows;
+        piece.format = MatrixFormat::kFP4;
+        if (matrix.format == MatrixFormat::kFP4) {
+          piece.codes = matrix.codes + begin * (matrix.cols / 2);
+          piece.scales = matrix.scales + begin * (matrix.cols / kFp4GroupCols);
+        } else {
+          if (matrix.format == MatrixFormat::kNVFP4) {
+            PIVOT_TRY_VOID(fp4_scales(matrix, begin, end, fp4));
+            piece.codes = matrix.codes + begin * (matrix.cols / 2);
+          } else {
+            codes.resize(static_cast<std::size_t>(rows * matrix.cols / 2));
+            PIVOT_TRY_VOID(fp4_exact(matrix, begin, end, codes, fp4));
+            piece.codes = reinterpret_cast<const std::byte*>(codes.data());
+          }
+          piece.scales = reinterpret_cast<const std::byte*>(fp4.data());
+        }
+        if (options_.experts == ExpertTarget::kNative) {
+          PIVOT_TRY_VOID(sink({piece.scales, static_cast<std::size_t>(piece.scale_bytes())}));
+          break;
+        }
+        PIVOT_TRY(const int exponent, shared_exponent(tensor));
+        out.resize(static_cast<std::size_t>(rows * matrix.cols / kNvfp4GroupCols));
+        PIVOT_TRY_VOID(nvfp4_scales(piece, exponent, 0, rows, out));
+        PIVOT_TRY_VOID(sink(std::as_bytes(std::span(out))));
+        break;
+      }
+      case ExpertTarget::kFp8:
+        codes.resize(static_cast<std::size_t>(rows * matrix.cols));
+        out.resize(static_cast<std::size_t>((rows + kFp8BlockRows - 1) / kFp8BlockRows *
+                                            ((matrix.cols + kFp8BlockCols - 1) / kFp8BlockCols)));
+        fp8_blocks(matrix, begin, end, codes, out);
+        PIVOT_TRY_VOID(sink(std::as_bytes(std::span(out))));
+        break;
+      case ExpertTarget::kBf16:
+        break;  // has no scales
+    }
+  }
+  return {};
+}
+
+Result<> Encoder::input_scale(const StoredTensor& tensor, const ByteSink& sink) {
+  float value = kUncalibratedInputScale;
+  if (tensor.input_scale != nullptr) value = scalar_of(source_, tensor.input_scale, value);
+  if (options_.input_scales != nullptr) {
+    std::string name = tensor.name;
+    name.replace(name.size() - std::string_view("weight").size(), std::string::npos, "input_scale");
+    const TensorInfo* found = options_.input_scales->table().find(name);
+    if (found == nullptr)
+      return fail(ErrorCode::kNotFound,
+                  "--input-scales: {} has no {}; it must be an NVFP4 checkpoint of the same model",
+                  options_.input_scales->folder().string(), name);
+    value = scalar_of(*options_.input_scales, found, value);
+  }
+  return sink(std::as_bytes(std::span(&value, 1)));
+}
+
+Result<> Encoder::encode(const OutputTensor& tensor, const ByteSink& sink) {
+  const TensorInfo& read = tensor.role == Role::kCopy ? *tensor.copy
+                           : tensor.role == Role::kCodes || tensor.matrix->scale == nullptr
+                               ? *tensor.matrix->weight
+                               : *tensor.matrix->scale;
+  const TensorView view = source_.view(read);
+  const std::span<const std::byte> bytes(view.data, static_cast<std::size_t>(view.bytes()));
+  const auto release = [&] {
+    (*source_.mappings())[read.shard].release(source_.table().shards()[read.shard].data_begin + read.begin,
+                                              read.bytes());
+  };
+  const auto run = [&]() -> Result<> {
+    switch (tensor.role) {
+      case Role::kCopy:
+        for (std::size_t at = 0; at < bytes.size(); at += kPieceBytes) {
+          const std::size_t size = std::min<std::size_t>(kPieceBytes, bytes.size() - at);
+          prefetch(bytes.subspan(at, size));
+          PIVOT_TRY_VOID(sink(bytes.subspan(at, size)));
+        }
+        return {};
+      case Role::kCodes:
+        prefetch(bytes);
+        return codes(*tensor.matrix, sink);
+      case Role::kScales:
+        prefetch(bytes);
+        return scales(*tensor.matrix, sink);
+      case Role::kInputScale:
+        return input_scale(*tensor.matrix, sink);
+      case Role::kGlobalScale: {
+        PIVOT_TRY(const int exponent, shared_exponent(*tensor.matrix));
+        const float value = nvfp4_global_scale(exponent);
+        return sink(std::as_bytes(std::span(&value, 1)));
+      }
+    }
+    return {};
+  };
+  Result<> result = run();
+  release();
+  if (!result && tensor.matrix != nullptr)
+    return fail(std::move(result).error().with(fmt::format("converting {}", tensor.matrix->name)));
+  return result;
+}
+
+}  // namespace pivot

@@ -1,0 +1,45 @@
+// Produces the bytes of one output tensor from the source, in pieces of bounded size.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+
+#include "checkpoint/convert/shard_plan.h"
+
+namespace pivot {
+
+using ByteSink = std::function<Result<>(std::span<const std::byte>)>;
+
+class Encoder {
+ public:
+  // Everything passed in must outlive the encoder. Thread-safe.
+  Encoder(const Checkpoint& source, const ModelLayout& layout, const ConvertOptions& options);
+
+  Result<> encode(const OutputTensor& tensor, const ByteSink& sink);
+
+  std::int64_t rounded_values() const { return rounded_values_; }
+  const std::string& rounded_example() const { return rounded_example_; }
+
+ private:
+  Matrix matrix_of(const StoredTensor& tensor) const;
+  Result<> codes(const StoredTensor& tensor, const ByteSink& sink);
+  Result<> scales(const StoredTensor& tensor, const ByteSink& sink);
+  Result<> input_scale(const StoredTensor& tensor, const ByteSink& sink);
+  // The exponent that w1 and w3 of an expert share, or w2's own (specification 4.3); 0 where all codes are
+  // zero.
+  Result<int> shared_exponent(const StoredTensor& tensor);
+  Result<> note_rounding(const StoredTensor& tensor, std::int64_t rounded);
+
+  const Checkpoint& source_;
+  const ConvertOptions& options_;
+  std::unordered_map<std::string_view, const StoredTensor*> by_name_;
+  std::mutex mutex_;
+  std::unordered_map<std::string, int> exponents_;  // by stem of the pair's w1, or of w2
+  std::int64_t rounded_values_ = 0;
+  std::string rounded_example_;
+};
+
+}  // namespace pivot

@@ -1,0 +1,244 @@
+#include "checkpoint/convert/transcode.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "checkpoint/dequantize.h"
+#include "numeric/formats.h"
+
+namespace pivot {
+
+namespace {
+
+constexpr int kE8m0Bias = 127;
+constexpr int kNvfp4Headroom = 8;  // weight_scale_2 = 2^(kmax - 8): the largest block scale is then 2^8
+constexpr int kNvfp4Span = 17;     // 2^8 down to 2^-9, the smallest E4M3 subnormal
+constexpr std::uint8_t kSmallestE4m3 = 1;  // 2^-9
+constexpr std::uint8_t kZeroBlockE8m0 =
+    1;                           // what the quantiser writes for a block of zeros (specification 3.1)
+constexpr int kFp8Headroom = 6;  // FP4 codes reach 6, and 6 * 2^6 = 384 <= 448
+
+std::uint8_t byte_at(const std::byte* data, std::int64_t index) {
+  return std::to_integer<std::uint8_t>(data[index]);
+}
+
+// `columns` codes of one row, from `column` on, are all zero (of either sign).
+bool zero_codes(const Matrix& m, std::int64_t row, std::int64_t column, std::int64_t columns) {
+  const std::byte* at = m.codes + row * (m.cols / 2) + column / 2;
+  return std::all_of(at, at + columns / 2,
+                     [](std::byte pair) { return (pair & std::byte{0x77}) == std::byte{0}; });
+}
+
+// 2^exponent as an E4M3 code; exponent in [-9, 8].
+std::uint8_t e4m3_power(int exponent) {
+  if (exponent >= -6) return static_cast<std::uint8_t>((exponent + 7) << 3);
+  return static_cast<std::uint8_t>(1 << (exponent + 9));
+}
+
+// log2 of a positive power of two; nullopt for anything else.
+std::optional<int> exact_log2(float value) {
+  if (!(value > 0) || !std::isfinite(value)) return std::nullopt;
+  int exponent = 0;
+  if (std::frexp(value, &exponent) != 0.5f) return std::nullopt;
+  return exponent - 1;
+}
+
+// Codes of one 32-block of values on the FP4 grid under the scale 2^(byte - 127); false where one does not
+// fit.
+bool encode_fp4_block(const float* values, std::uint8_t byte, std::uint8_t* codes) {
+  const float scale = e8m0_to_float(byte);
+  std::uint8_t block[kFp4GroupCols];
+  for (std::int64_t k = 0; k < kFp4GroupCols; ++k) {
+    block[k] = float_to_e2m1(values[k] / scale);
+    if (e2m1_to_float(block[k]) * scale != values[k]) return false;
+  }
+  for (std::int64_t k = 0; k < kFp4GroupCols; k += 2)
+    codes[k / 2] = static_cast<std::uint8_t>(block[k] | block[k + 1] << 4);
+  return true;
+}
+
+// The scale byte under which a 128x128 block of `matrix` is encoded; see fp8_blocks.
+std::uint8_t fp8_block_scale(const Matrix& matrix, const std::vector<float>& values, std::int64_t row_begin,
+                             std::int64_t rows, std::int64_t column) {
+  const std::int64_t columns = std::min(kFp8BlockCols, matrix.cols - column);
+  if (matrix.format == MatrixFormat::kFP4) {
+    int largest = -1;
+    for (std::int64_t row = row_begin; row < row_begin + rows; ++row)
+      for (std::int64_t k = column; k < column + columns; k += kFp4GroupCols) {
+        const int byte = byte_at(matrix.scales, row * (matrix.cols / kFp4GroupCols) + k / kFp4GroupCols);
+        if (byte > largest && !zero_codes(matrix, row, k, kFp4GroupCols)) largest = byte;
+      }
+    if (largest >= 0) return static_cast<std::uint8_t>(std::max(0, largest - kFp8Headroom));
+    return fp8_group_scale(0.0f);
+  }
+  float amax = 0;
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t k = column; k < column + columns; ++k)
+      amax = std::max(amax, std::fabs(values[static_cast<std::size_t>(row * matrix.cols + k)]));
+  return fp8_group_scale(amax);
+}
+
+}  // namespace
+
+std::optional<int> largest_exponent(const Matrix& m) {
+  PIVOT_CHECK(m.format == MatrixFormat::kFP4, "format {}", to_string(m.format));
+  int largest = -1;
+  const std::int64_t groups = m.cols / kFp4GroupCols;
+  for (std::int64_t row = 0; row < m.rows; ++row)
+    for (std::int64_t group = 0; group < groups; ++group) {
+      const int byte = byte_at(m.scales, row * groups + group);
+      // Codes are looked at only for a block that would raise the maximum: that is rare.
+      if (byte > largest && !zero_codes(m, row, group * kFp4GroupCols, kFp4GroupCols)) largest = byte;
+    }
+  if (largest < 0) return std::nullopt;
+  return largest - kE8m0Bias;
+}
+
+float nvfp4_global_scale(int kmax) { return std::ldexp(1.0f, kmax - kNvfp4Headroom); }
+
+Result<> nvfp4_scales(const Matrix& m, int kmax, std::int64_t row_begin, std::int64_t row_end,
+                      std::span<std::uint8_t> scales) {
+  const std::int64_t groups = m.cols / kFp4GroupCols;
+  PIVOT_CHECK(scales.size() == static_cast<std::size_t>((row_end - row_begin) * groups * 2), "{} scales",
+              scales.size());
+  std::size_t at = 0;
+  for (std::int64_t row = row_begin; row < row_end; ++row)
+    for (std::int64_t group = 0; group < groups; ++group) {
+      const int exponent = byte_at(m.scales, row * groups + group) - kE8m0Bias;
+      const int drop = kmax - exponent;
+      std::uint8_t code = kSmallestE4m3;
+      if (drop >= 0 && drop <= kNvfp4Span) {
+        code = e4m3_power(kNvfp4Headroom - drop);
+      } else if (!zero_codes(m, row, group * kFp4GroupCols, kFp4GroupCols)) {
+        return fail(ErrorCode::kUnsupported,
+                    "row {}, block {} has the scale 2^{} where the expert's largest is 2^{}: more than the "
+                    "{} binades that NVFP4 scales span, so no lossless cast exists",
+                    row, group, exponent, kmax, kNvfp4Span);
+      }
+      scales[at++] = code;
+      scales[at++] = code;
+    }
+  return {};
+}
+
+Result<> fp4_scales(const Matrix& m, std::int64_t row_begin, std::int64_t row_end,
+                    std::span<std::uint8_t> scales) {
+  const std::int64_t halves = m.cols / kNvfp4GroupCols;
+  PIVOT_CHECK(scales.size() == static_cast<std::size_t>((row_end - row_begin) * halves / 2), "{} scales",
+              scales.size());
+  const auto global = exact_log2(m.global_scale);
+  if (!global)
+    return fail(ErrorCode::kUnsupported,
+                "weight_scale_2 is {}, no power of two: these weights were re-quantised, so native FP4 "
+                "cannot hold their values",
+                m.global_scale);
+  std::size_t at = 0;
+  for (std::int64_t row = row_begin; row < row_end; ++row)
+    for (std::int64_t half = 0; half < halves; half += 2) {
+      const std::uint8_t first = byte_at(m.scales, row * halves + half);
+      const std::uint8_t second = byte_at(m.scales, row * halves + half + 1);
+      const bool first_zero = zero_codes(m, row, half * kNvfp4GroupCols, kNvfp4GroupCols);
+      const bool second_zero = zero_codes(m, row, (half + 1) * kNvfp4GroupCols, kNvfp4GroupCols);
+      const bool zero = first_zero && second_zero;
+      if (zero && (first == kSmallestE4m3 || first != second)) {
+        scales[at++] = kZeroBlockE8m0;
+        continue;
+      }
+      if (first != second && !first_zero && !second_zero)
+        return fail(
+            ErrorCode::kUnsupported,
+            "row {}, the halves of block {} have the scales {} and {}: no lossless cast of native FP4", row,
+            half / 2, e4m3_to_float(first), e4m3_to_float(second));
+      const std::uint8_t code = first_zero ? second : first;
+      const auto exponent = exact_log2(e4m3_to_float(code));
+      const int byte = exponent ? *exponent + *global + kE8m0Bias : -1;
+      if (byte < 0 || byte >= kE8m0Nan) {
+        if (zero) {
+          scales[at++] = kZeroBlockE8m0;
+          continue;
+        }
+        return fail(ErrorCode::kUnsupported,
+                    "row {}, block {} has the scale {}, which is no power of two that E8M0 holds: no "
+                    "lossless cast of native FP4",
+                    row, half / 2,
+                    static_cast<double>(e4m3_to_float(code)) * static_cast<double>(m.global_scale));
+      }
+      scales[at++] = static_cast<std::uint8_t>(byte);
+    }
+  return {};
+}
+
+Result<> fp4_exact(const Matrix& m, std::int64_t row_begin, std::int64_t row_end,
+                   std::span<std::uint8_t> codes, std::span<std::uint8_t> scales) {
+  constexpr int kCodeRange = 4;  // scales under which the largest code is 4..6, 2..3, 1..1.5 or 0.5
+  std::vector<float> values(static_cast<std::size_t>(m.cols));
+  std::uint8_t* code = codes.data();
+  std::uint8_t* scale = scales.data();
+  for (std::int64_t row = row_begin; row < row_end; ++row) {
+    dequantize_rows(m, row, row + 1, std::span<float>(values));
+    for (std::int64_t k = 0; k < m.cols; k += kFp4GroupCols, code += kFp4GroupCols / 2, ++scale) {
+      float amax = 0;
+      for (std::int64_t i = k; i < k + kFp4GroupCols; ++i)
+        amax = std::max(amax, std::fabs(values[static_cast<std::size_t>(i)]));
+      const int first = fp4_group_scale(amax);
+      bool fits = false;
+      for (int byte = first; byte < first + kCodeRange && byte < kE8m0Nan && !fits; ++byte) {
+        fits = encode_fp4_block(values.data() + k, static_cast<std::uint8_t>(byte), code);
+        *scale = static_cast<std::uint8_t>(byte);
+      }
+      if (!fits)
+        return fail(ErrorCode::kUnsupported,
+                    "row {}, columns {} to {} hold values that no power-of-two scale puts on the FP4 grid: "
+                    "these weights are not native FP4 in another coat",
+                    row, k, k + kFp4GroupCols - 1);
+    }
+  }
+  return {};
+}
+
+std::int64_t fp8_blocks(const Matrix& m, std::int64_t row_begin, std::int64_t row_end,
+                        std::span<std::uint8_t> codes, std::span<std::uint8_t> scales) {
+  PIVOT_CHECK(row_begin % kFp8BlockRows == 0, "row {}", row_begin);
+  const std::int64_t blocks = (m.cols + kFp8BlockCols - 1) / kFp8BlockCols;
+  std::int64_t rounded = 0;
+  std::vector<float> values;
+  std::size_t scale_at = 0;
+  for (std::int64_t begin = row_begin; begin < row_end; begin += kFp8BlockRows) {
+    const std::int64_t rows = std::min(kFp8BlockRows, row_end - begin);
+    values.resize(static_cast<std::size_t>(rows * m.cols));
+    dequantize_rows(m, begin, begin + rows, std::span<float>(values));
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const std::int64_t column = block * kFp8BlockCols;
+      const std::uint8_t byte = fp8_block_scale(m, values, begin, rows, column);
+      scales[scale_at++] = byte;
+      const float scale = e8m0_to_float(byte);
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t k = column; k < std::min(m.cols, column + kFp8BlockCols); ++k) {
+          const float value = values[static_cast<std::size_t>(row * m.cols + k)];
+          const std::uint8_t code = float_to_e4m3(value / scale);
+          codes[static_cast<std::size_t>((begin - row_begin + row) * m.cols + k)] = code;
+          rounded += e4m3_to_float(code) * scale != value ? 1 : 0;
+        }
+    }
+  }
+  return rounded;
+}
+
+std::int64_t bf16_values(const Matrix& m, std::int64_t row_begin, std::int64_t row_end,
+                         std::span<std::uint16_t> out) {
+  std::vector<float> values(static_cast<std::size_t>(m.cols));
+  std::int64_t rounded = 0;
+  std::size_t at = 0;
+  for (std::int64_t row = row_begin; row < row_end; ++row) {
+    dequantize_rows(m, row, row + 1, std::span<float>(values));
+    for (const float value : values) {
+      const BF16 narrow = to_bf16(value);
+      rounded += to_float(narrow) != value ? 1 : 0;
+      out[at++] = narrow.bits;
+    }
+  }
+  return rounded;
+}
+
+}  // namespace pivot

@@ -1,0 +1,173 @@
+// Re-encoding of single matrices at the corners of the formats: extreme spans, zero blocks, values that do
+// not fit.
+#include "checkpoint/convert/transcode.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "checkpoint/dequantize.h"
+#include "numeric/formats.h"
+
+namespace pivot {
+namespace {
+
+struct Owned {
+  std::vector<std::uint8_t> codes;
+  std::vector<std::uint8_t> scales;
+  Matrix view;
+  void rebind() {
+    view.codes = reinterpret_cast<const std::byte*>(codes.data());
+    view.scales = reinterpret_cast<const std::byte*>(scales.data());
+  }
+};
+
+Owned fp4(std::int64_t rows, std::int64_t cols, std::uint32_t seed, int low, int high) {
+  std::mt19937 random(seed);
+  Owned m;
+  m.codes.resize(static_cast<std::size_t>(rows * cols / 2));
+  m.scales.resize(static_cast<std::size_t>(rows * cols / 32));
+  for (auto& code : m.codes) code = static_cast<std::uint8_t>(random());
+  for (auto& scale : m.scales)
+    scale = static_cast<std::uint8_t>(
+        low + static_cast<int>(random() % static_cast<std::uint32_t>(high - low + 1)));
+  m.view.format = MatrixFormat::kFP4;
+  m.view.scale_format = ScaleFormat::kE8M0;
+  m.view.rows = rows;
+  m.view.cols = cols;
+  m.rebind();
+  return m;
+}
+
+std::vector<float> values(const Matrix& m) {
+  std::vector<float> out(static_cast<std::size_t>(m.rows * m.cols));
+  dequantize_rows(m, 0, m.rows, std::span<float>(out));
+  return out;
+}
+
+Owned as_nvfp4(const Owned& source) {
+  Owned m;
+  m.codes = source.codes;
+  m.scales.resize(source.scales.size() * 2);
+  const int kmax = largest_exponent(source.view).value_or(0);
+  const auto result = nvfp4_scales(source.view, kmax, 0, source.view.rows, m.scales);
+  EXPECT_TRUE(result) << result.error().message;
+  m.view = source.view;
+  m.view.format = MatrixFormat::kNVFP4;
+  m.view.scale_format = ScaleFormat::kE4M3;
+  m.view.global_scale = nvfp4_global_scale(kmax);
+  m.rebind();
+  return m;
+}
+
+TEST(Transcode, Nvfp4HoldsSeventeenBinadesExactly) {
+  Owned source = fp4(8, 256, 1, 100, 117);
+  source.scales[0] = 117;
+  source.scales[1] = 100;
+  const Owned cast = as_nvfp4(source);
+  EXPECT_EQ(values(cast.view), values(source.view));
+  std::vector<std::uint8_t> back(source.scales.size());
+  ASSERT_TRUE(fp4_scales(cast.view, 0, 8, back));
+  EXPECT_EQ(back, source.scales);
+}
+
+TEST(Transcode, AnEighteenthBinadeIsRefusedUnlessItsCodesAreZero) {
+  Owned source = fp4(2, 64, 2, 117, 117);
+  source.scales[1] = 99;
+  source.rebind();
+  std::vector<std::uint8_t> scales(source.scales.size() * 2);
+  const auto refused = nvfp4_scales(source.view, 117 - 127, 0, 2, scales);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  std::fill(source.codes.begin() + 16, source.codes.begin() + 32, std::uint8_t{0});
+  source.rebind();
+  EXPECT_TRUE(nvfp4_scales(source.view, 117 - 127, 0, 2, scales));
+}
+
+TEST(Transcode, ZeroBlocksComeBackAsTheQuantiserWritesThem) {
+  Owned source = fp4(2, 128, 3, 110, 115);
+  std::fill(source.codes.begin(), source.codes.begin() + 16, std::uint8_t{0});
+  source.scales[0] = 1;  // E8M0 of an all-zero block (specification 3.1)
+  source.rebind();
+  const Owned cast = as_nvfp4(source);
+  EXPECT_EQ(cast.scales[0], 1);  // 2^-9, as ModelOpt writes it
+  EXPECT_EQ(cast.scales[1], 1);
+  std::vector<std::uint8_t> back(source.scales.size());
+  ASSERT_TRUE(fp4_scales(cast.view, 0, 2, back));
+  EXPECT_EQ(back, source.scales);
+}
+
+TEST(Transcode, AllZeroMatrixHasNoExponent) {
+  Owned source = fp4(2, 64, 4, 1, 1);
+  std::fill(source.codes.begin(), source.codes.end(), std::uint8_t{0x80});
+  source.rebind();
+  EXPECT_FALSE(largest_exponent(source.view));
+  EXPECT_EQ(values(as_nvfp4(source).view), values(source.view));
+}
+
+TEST(Transcode, OnlyLosslessNvfp4GoesBack) {
+  const Owned source = fp4(4, 64, 5, 110, 114);
+  Owned cast = as_nvfp4(source);
+  std::vector<std::uint8_t> back(source.scales.size());
+  Owned uneven = cast;
+  uneven.scales[3] = static_cast<std::uint8_t>(uneven.scales[3] + 8);
+  uneven.rebind();
+  EXPECT_FALSE(fp4_scales(uneven.view, 0, 4, back));
+  Owned mantissa = cast;
+  mantissa.scales[2] = mantissa.scales[3] = static_cast<std::uint8_t>(mantissa.scales[3] | 3);
+  mantissa.rebind();
+  EXPECT_FALSE(fp4_scales(mantissa.view, 0, 4, back));
+  cast.view.global_scale = 0.3f;
+  const auto refused = fp4_scales(cast.view, 0, 4, back);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("weight_scale_2"), std::string::npos);
+}
+
+TEST(Transcode, Fp8IsExactWithinFourteenBinades) {
+  const Owned source = fp4(200, 192, 6, 106, 120);  // partial blocks in both directions
+  std::vector<std::uint8_t> codes(200 * 192);
+  std::vector<std::uint8_t> scales(2 * 2);
+  EXPECT_EQ(fp8_blocks(source.view, 0, 200, codes, scales), 0);
+  Matrix fp8;
+  fp8.format = MatrixFormat::kFP8;
+  fp8.scale_format = ScaleFormat::kE8M0;
+  fp8.rows = 200;
+  fp8.cols = 192;
+  fp8.codes = reinterpret_cast<const std::byte*>(codes.data());
+  fp8.scales = reinterpret_cast<const std::byte*>(scales.data());
+  EXPECT_EQ(values(fp8), values(source.view));
+  // Twenty binades inside one block cannot be.
+  const Owned wide = fp4(128, 128, 7, 100, 120);
+  codes.resize(128 * 128);
+  scales.resize(1);
+  EXPECT_GT(fp8_blocks(wide.view, 0, 128, codes, scales), 0);
+}
+
+TEST(Transcode, Bf16HoldsFp4AndFp8Exactly) {
+  const Owned source = fp4(16, 96, 8, 90, 140);
+  std::vector<std::uint16_t> bits(16 * 96);
+  EXPECT_EQ(bf16_values(source.view, 0, 16, bits), 0);
+  const std::vector<float> wanted = values(source.view);
+  for (std::size_t i = 0; i < bits.size(); ++i) EXPECT_EQ(to_float(BF16{bits[i]}), wanted[i]);
+}
+
+TEST(Transcode, Fp4IsFoundAgainInBf16) {
+  const Owned source = fp4(8, 128, 9, 110, 120);
+  std::vector<std::uint16_t> bits(8 * 128);
+  bf16_values(source.view, 0, 8, bits);
+  Matrix wide;
+  wide.format = MatrixFormat::kBF16;
+  wide.rows = 8;
+  wide.cols = 128;
+  wide.codes = reinterpret_cast<const std::byte*>(bits.data());
+  Owned found = fp4(8, 128, 10, 1, 1);
+  ASSERT_TRUE(fp4_exact(wide, 0, 8, found.codes, found.scales));
+  found.rebind();
+  EXPECT_EQ(values(found.view), values(source.view));
+  bits[5] = to_bf16(1.2345f).bits;
+  EXPECT_FALSE(fp4_exact(wide, 0, 8, found.codes, found.scales));
+}
+
+}  // namespace
+}  // namespace pivot
