@@ -1,7 +1,9 @@
 // The CUDA half of make_backend. cuda_absent.cpp answers in a CPU build; the CUDA back-end brings its own.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 
 #include "base/error.h"
 #include "ops/ops.h"
@@ -12,5 +14,15 @@ namespace pivot {
 bool has_cuda_backend();
 int cuda_device_count();
 Result<std::shared_ptr<Backend>> make_cuda_device(int ordinal);
+
+// For benchmarks at full size without a checkpoint (ops/cuda/backend.h). kUnsupported in a CPU build.
+struct SyntheticModel {
+  std::shared_ptr<const ModelWeights> weights;
+  std::int64_t bytes = 0;            // in device memory, the aliased experts not counted
+  double read_bytes_per_second = 0;  // of a kernel that only reads them
+};
+Result<SyntheticModel> synthesize_model(Backend& backend, const ModelConfig& config, std::int64_t resident_experts);
+Result<> synthesize_cache(Backend& backend, std::span<const LayerCacheView> layers, std::int64_t slots,
+                          std::int64_t ratio4_pages, std::int64_t ratio128_pages);
 
 }  // namespace pivot

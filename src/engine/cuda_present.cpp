@@ -3,6 +3,7 @@
 
 #include "engine/cuda_devices.h"
 #include "ops/cuda/backend.h"
+#include "ops/cuda/placement/placed_size.h"
 
 namespace pivot {
 
@@ -14,5 +15,19 @@ int cuda_device_count() {
 }
 
 Result<std::shared_ptr<Backend>> make_cuda_device(int ordinal) { return make_cuda_backend(ordinal); }
+
+Result<SyntheticModel> synthesize_model(Backend& backend, const ModelConfig& config, std::int64_t resident_experts) {
+  SyntheticModel model;
+  PIVOT_TRY(model.weights, synthesize_cuda_weights(backend, config, resident_experts));
+  model.bytes = cuda::placed_bytes(*model.weights, resident_experts);
+  model.read_bytes_per_second = cuda_read_bandwidth(backend);
+  return model;
+}
+
+Result<> synthesize_cache(Backend& backend, std::span<const LayerCacheView> layers, std::int64_t slots,
+                          std::int64_t ratio4_pages, std::int64_t ratio128_pages) {
+  synthesize_cuda_cache(backend, layers, slots, ratio4_pages, ratio128_pages);
+  return backend.synchronize();
+}
 
 }  // namespace pivot

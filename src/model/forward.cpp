@@ -1,6 +1,9 @@
 #include "model/forward.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
@@ -68,6 +71,32 @@ class Taps {
   std::vector<std::int32_t> ids_;
 };
 
+// FNV-1a over what the ops read from the views on the host. The model's number stands for its workspace and options.
+std::uint64_t hash_views(std::span<const LayerCacheView> views, std::uint64_t model_id) {
+  std::uint64_t hash = 0xcbf29ce484222325u ^ model_id;
+  const auto mix = [&hash](auto value) {
+    if constexpr (std::is_pointer_v<decltype(value)>)
+      hash ^= reinterpret_cast<std::uintptr_t>(value);
+    else
+      hash ^= static_cast<std::uint64_t>(value);
+    hash *= 0x100000001b3u;
+  };
+  const auto mix_pages = [&mix](const PagedView& v) {
+    mix(v.base), mix(v.page_bytes), mix(v.page_rows), mix(v.page_table), mix(v.table_stride);
+    mix(static_cast<int>(v.layout.format));
+  };
+  const auto mix_state = [&mix](const CompressorStateView& v) { mix(v.base), mix(v.slot_floats), mix(v.rows), mix(v.width); };
+  for (const LayerCacheView& view : views) {
+    mix(view.window.base), mix(view.window.slot_bytes), mix(view.window.rows);
+    mix(static_cast<int>(view.window.layout.format));
+    mix_pages(view.compressed);
+    mix_pages(view.index_keys);
+    mix_state(view.compressor);
+    mix_state(view.index_compressor);
+  }
+  return hash;
+}
+
 }  // namespace
 
 std::int32_t resolve_index_topk(const ModelConfig& config, const Knobs& knobs, std::int64_t max_context) {
@@ -80,7 +109,9 @@ std::int32_t resolve_index_topk(const ModelConfig& config, const Knobs& knobs, s
 struct Model::Pass {
   StepBatch batch;
   std::span<const LayerCacheView> caches;
-  std::int64_t most_entries = 0;  // ratio-4 entries visible to the last query of the longest sequence
+  // Ratio-4 entries visible to the last query of the longest sequence; where steps are replayed, of the longest
+  // sequence there can be.
+  std::int64_t most_entries = 0;
   Taps taps;
 };
 
@@ -100,6 +131,8 @@ Result<std::unique_ptr<Model>> Model::create(std::shared_ptr<const ModelWeights>
                 options.max_step_tokens, options.max_step_spans, options.max_logit_rows);
   PIVOT_TRY_VOID(backend->supports(*weights, options.knobs));
 
+  static std::atomic<std::uint64_t> models{0};
+  model->id_ = ++models;
   model->topk_ = resolve_index_topk(config, options.knobs, resolved.max_context);
   if (resolved.max_step_tokens == 0)
     resolved.max_step_tokens = default_step_tokens(config, backend->activation_bytes(), model->topk_);
@@ -161,6 +194,7 @@ Result<> Model::forward(const Step& step, TapSink* sink) {
   const auto num_rows = static_cast<std::int32_t>(step.logit_rows.size());
 
   Pass pass{{}, step.caches, 0, Taps(*backend_, sink)};
+  if (backend_->replays_steps()) pass.most_entries = options_.max_context / 4;
   std::vector<std::int32_t> positions(step.token_ids.size());
   std::vector<std::int32_t> span_of(step.token_ids.size());
   for (std::size_t s = 0; s < step.spans.size(); ++s) {
@@ -172,18 +206,36 @@ Result<> Model::forward(const Step& step, TapSink* sink) {
     pass.most_entries =
         std::max<std::int64_t>(pass.most_entries, (span.start_position + span.num_tokens) / 4);
   }
-  const auto upload = [&](auto* device, const auto& host) {
-    backend_->upload(device, host.data(), static_cast<std::int64_t>(host.size() * sizeof(host[0])));
+  // The step's description is the first part of the workspace: one copy carries all of it.
+  auto* base = reinterpret_cast<std::byte*>(w.token_ids);
+  description_.resize(w.step_description_bytes);
+  std::size_t used = 0;
+  const auto describe_step = [&](auto* device, const auto& host) {
+    const auto offset = static_cast<std::size_t>(reinterpret_cast<std::byte*>(device) - base);
+    std::memcpy(description_.data() + offset, host.data(), host.size() * sizeof(host[0]));
+    used = std::max(used, offset + host.size() * sizeof(host[0]));
   };
-  upload(w.token_ids, step.token_ids);
-  upload(w.positions, positions);
-  upload(w.span_of, span_of);
-  upload(w.spans, step.spans);
-  if (num_rows > 0) upload(w.logit_rows, step.logit_rows);
+  describe_step(w.token_ids, step.token_ids);
+  describe_step(w.positions, positions);
+  describe_step(w.span_of, span_of);
+  describe_step(w.spans, step.spans);
+  if (num_rows > 0) describe_step(w.logit_rows, step.logit_rows);
+  backend_->upload(base, description_.data(), static_cast<std::int64_t>(used));
   pass.batch = {
       num_tokens, w.token_ids,      w.positions, w.span_of, static_cast<std::int32_t>(step.spans.size()),
       w.spans,    step.spans.data()};
 
+  if (sink != nullptr)
+    record(pass, num_rows);
+  else
+    backend_->run_step({num_tokens, num_rows, hash_views(step.caches, id_)}, [&] { record(pass, num_rows); });
+  return backend_->synchronize();
+}
+
+void Model::record(Pass& pass, std::int32_t num_rows) {
+  Workspace& w = *workspace_;
+  const ModelConfig& c = config();
+  const std::int64_t num_tokens = pass.batch.num_tokens;
   // 2.1
   backend_->embed(pass.batch,
                   {.embed = weights_->embed, .num_streams = static_cast<std::int32_t>(c.hc_mult), .h = w.h});
@@ -210,7 +262,6 @@ Result<> Model::forward(const Step& step, TapSink* sink) {
     backend_->logits(knobs(),
                      {.head = weights_->head, .x = w.final_x, .num_rows = num_rows, .logits = w.logits});
   }
-  return backend_->synchronize();
 }
 
 // 2.2 around 2.4, 2.5 and 2.6.

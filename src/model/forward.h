@@ -2,6 +2,7 @@
 // steps are the same call (visible-set rule, specification 2.4). Read beside specification section 2.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -66,17 +67,20 @@ class Model {
   Model() = default;
   struct Pass;
   Result<> check(const Step& step) const;
+  void record(Pass& pass, std::int32_t num_rows);  // the ops of the step, in order
   void attention_block(Pass& pass, std::int32_t layer);
   void moe_block(Pass& pass, std::int32_t layer);
 
   std::shared_ptr<const ModelWeights> weights_;
   std::shared_ptr<Backend> backend_;
   ModelOptions options_;
+  std::uint64_t id_ = 0;  // of this process's models
   std::int32_t topk_ = 0;
   std::vector<float> rope_main_;      // w_i of ratio-0 layers
   std::vector<float> rope_compress_;  // of the others
   std::vector<LayerContext> contexts_;
   std::unique_ptr<Workspace> workspace_;
+  std::vector<std::byte> description_;  // host copy of the step's arrays
 };
 
 }  // namespace pivot

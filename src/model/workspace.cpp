@@ -83,6 +83,8 @@ Result<std::unique_ptr<Workspace>> Workspace::create(std::shared_ptr<Backend> ba
     workspace.get()->*member = bytes == 0 ? nullptr : reinterpret_cast<Pointer>(next);
     next += align_up(bytes);
   });
+  workspace->step_description_bytes =
+      static_cast<std::size_t>(reinterpret_cast<std::byte*>(workspace->h) - workspace->memory_);
   return workspace;
 }
 

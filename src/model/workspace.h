@@ -35,7 +35,8 @@ class Workspace {
 
   std::int64_t allocated_bytes() const { return allocated_bytes_; }
 
-  // Step description.
+  // Step description: adjacent, token_ids first.
+  std::size_t step_description_bytes = 0;  // from token_ids to the end of logit_rows
   std::int32_t* token_ids = nullptr;   // [T]
   std::int32_t* positions = nullptr;   // [T]
   std::int32_t* span_of = nullptr;     // [T]

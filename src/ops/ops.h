@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -142,6 +143,16 @@ struct DeviceInfo {
   std::int64_t memory_bytes = 0;  // usable for weights and state
 };
 
+// What the launches of a step depend on besides the data in device memory: steps with equal keys run the same kernels
+// with the same arguments, whatever their token ids, positions, lengths and page tables hold.
+struct StepKey {
+  std::int32_t num_tokens = 0;
+  std::int32_t num_logit_rows = 0;
+  std::uint64_t cache = 0;  // hash of the cache views' addresses and strides
+
+  bool operator==(const StepKey&) const = default;
+};
+
 // One device. Ops are asynchronous on CUDA and complete on return on the CPU; `synchronize` waits.
 // REQUIRES of every op: shapes agree with the config the context names; preconditions are checked, not reported.
 class Backend {
@@ -163,6 +174,15 @@ class Backend {
   virtual Result<> synchronize() = 0;
   // Weights ready for this device: the CPU back-ends return their argument (or repack once), CUDA uploads.
   virtual Result<std::shared_ptr<const ModelWeights>> place(std::shared_ptr<const ModelWeights> weights) = 0;
+
+  // Runs `record`, which calls the ops of one step. A back-end that replays steps may keep the launches it makes under
+  // `key` and repeat them in place of a later call, so `record` must take no decision from what `key` leaves out: the
+  // model then decides by its limits (max_context), never by live lengths (faults B12, B13).
+  virtual bool replays_steps() const { return false; }
+  virtual void run_step(const StepKey& key, const std::function<void()>& record) {
+    (void)key;
+    record();
+  }
 
   virtual void embed(const StepBatch& batch, const EmbedParams& p) = 0;
   virtual void hc_seam(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const HcSeamParams& p) = 0;

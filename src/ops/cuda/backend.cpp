@@ -17,10 +17,15 @@
 #include "ops/cuda/linear/linear.h"
 #include "ops/cuda/moe/moe.h"
 #include "ops/cuda/placement/placed_model.h"
+#include "ops/cuda/placement/placed_size.h"
+#include "ops/cuda/placement/random_fill.h"
+#include "ops/cuda/placement/schedule.h"
 #include "ops/cuda/placement/tiles.h"
 #include "ops/cuda/query/query.h"
 #include "ops/cuda/runtime/launch.h"
+#include "ops/cuda/runtime/pinned_staging.h"
 #include "ops/cuda/runtime/status.h"
+#include "ops/cuda/runtime/step_graphs.h"
 
 namespace pivot {
 namespace {
@@ -43,9 +48,12 @@ class Scratch {
       if (buffer.memory != nullptr) require_cuda(cudaFree(buffer.memory), "growing a workspace");
       require_cuda(cudaMalloc(&buffer.memory, bytes), "growing a workspace");
       buffer.bytes = bytes;
+      ++generation_;
     }
     return static_cast<T*>(buffer.memory);
   }
+  // Changes whenever a buffer moved: a graph captured before then holds a dead address.
+  std::int64_t generation() const { return generation_; }
 
  private:
   struct Buffer {
@@ -53,6 +61,7 @@ class Scratch {
     std::size_t bytes = 0;
   };
   std::unordered_map<std::string_view, Buffer> buffers_;  // keyed by string literals
+  std::int64_t generation_ = 0;
 };
 
 float inverse_sqrt(std::int64_t n) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(n))); }
@@ -61,11 +70,16 @@ class CudaBackend final : public Backend {
  public:
   CudaBackend(int device, const cudaDeviceProp& properties) : device_(device), properties_(properties) {}
   ~CudaBackend() override {
+    if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+    graphs_.reset();
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
   Result<> open() {
     PIVOT_TRY_VOID(check_cuda(cudaSetDevice(device_), "selecting the GPU"));
-    return check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+    PIVOT_TRY_VOID(check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"));
+    PIVOT_TRY_VOID(staging_.open());
+    graphs_ = std::make_unique<StepGraphs>(stream_);
+    return {};
   }
 
   std::string_view name() const override { return "cuda"; }
@@ -87,11 +101,17 @@ class CudaBackend final : public Backend {
     return fail(ErrorCode::kOutOfMemory, "{} needs {} bytes of GPU memory, {} of {} are free; reduce the context or the number of sequences", purpose, bytes,
                 free_bytes, total_bytes);
   }
-  void release(std::byte* memory) override { require_cuda(cudaFree(memory), "releasing memory"); }
+  void release(std::byte* memory) override {
+    forget_rounding();
+    require_cuda(cudaFree(memory), "releasing memory");
+  }
   void fill(std::byte* memory, int value, std::int64_t bytes) override {
+    forget_rounding();
     require_cuda(cudaMemsetAsync(memory, value, static_cast<std::size_t>(bytes), stream_), "filling memory");
   }
   void upload(void* device, const void* host, std::int64_t bytes) override {
+    forget_rounding();
+    host = staging_.stage(host, bytes, stream_);
     require_cuda(cudaMemcpyAsync(device, host, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, stream_), "upload");
   }
   void download(void* host, const void* device, std::int64_t bytes) override {
@@ -100,9 +120,29 @@ class CudaBackend final : public Backend {
   }
   Result<> synchronize() override { return check_cuda(cudaStreamSynchronize(stream_), "running the step"); }
   Result<std::shared_ptr<const ModelWeights>> place(std::shared_ptr<const ModelWeights> weights) override {
+    if (model_ != nullptr && weights.get() == &model_->weights()) return weights;  // synthesised in place
     PIVOT_TRY(model_, PlacedModel::create(*weights));
     return std::shared_ptr<const ModelWeights>(model_, &model_->weights());
   }
+
+  bool replays_steps() const override { return true; }
+  void run_step(const StepKey& key, const std::function<void()>& record) override { graphs_->run(key, scratch_.generation(), record); }
+  Result<std::shared_ptr<const ModelWeights>> synthesize(const ModelConfig& config, std::int64_t resident_experts) {
+    PIVOT_TRY(model_, PlacedModel::synthesize(config, resident_experts, stream_));
+    return std::shared_ptr<const ModelWeights>(model_, &model_->weights());
+  }
+  void synthesize_rows(const PagedView& pages, std::int64_t count, std::uint32_t seed) {
+    launch_random_rows(pages.base, pages.page_bytes, count, pages.page_rows, pages.layout, seed, stream_);
+  }
+  void synthesize_rows(const RingView& ring, std::int64_t slots, std::uint32_t seed) {
+    launch_random_rows(ring.base, ring.slot_bytes, slots, ring.rows, ring.layout, seed, stream_);
+  }
+  void synthesize_state(const CompressorStateView& state, std::int64_t slots, std::uint32_t seed) {
+    for (std::int64_t slot = 0; slot < slots; ++slot)
+      launch_random_floats(state.base + slot * state.slot_floats, std::int64_t{2} * state.rows * state.width, 0.0f, 1.0f,
+                           seed + static_cast<std::uint32_t>(slot), stream_);
+  }
+  double read_bandwidth() { return measure_read_bandwidth(model_->memory(), model_->bytes(), properties_.multiProcessorCount, stream_); }
 
   void embed(const StepBatch& batch, const EmbedParams& p) override {
     launch_embed(p.embed.codes, batch.token_ids, batch.num_tokens, p.num_streams, p.embed.cols, p.h, stream_);
@@ -132,12 +172,16 @@ class CudaBackend final : public Backend {
     return {values, scales, cols};
   }
   SeamArguments seam(const ModelConfig& config, const Knobs& knobs, std::int64_t tokens);
+  // The caller wrote memory that may be the activation whose rounding is kept, or hand its address out again.
+  void forget_rounding() { rounded_of_ = nullptr; }
 
   int device_;
   cudaDeviceProp properties_;
   cudaStream_t stream_ = nullptr;
   std::shared_ptr<PlacedModel> model_;
   Scratch scratch_;
+  PinnedStaging staging_;
+  std::unique_ptr<StepGraphs> graphs_;
   // The FP8 rounding of the last norm's output, made by the kernel that wrote it.
   const void* rounded_of_ = nullptr;
   std::int64_t rounded_cols_ = 0;
@@ -337,7 +381,7 @@ void CudaBackend::index_select(const LayerContext& layer, const Knobs& knobs, co
   // The page table bounds the entries a row can have, so the scratch does not depend on live lengths.
   a.score_stride = std::int64_t{p.index_keys.table_stride} * p.index_keys.page_rows;
   // A step of many tokens is scored in slices, so that the scores stay within 1 GiB.
-  const std::int64_t slice = std::clamp<std::int64_t>((std::int64_t{1} << 28) / std::max<std::int64_t>(a.score_stride, 1), 1, batch.num_tokens);
+  const std::int64_t slice = score_slice_tokens(batch.num_tokens, a.score_stride);
   a.scores = scratch_.get<float>("index_scores", slice * a.score_stride);
   for (std::int64_t first = 0; first < batch.num_tokens; first += slice) {
     IndexArguments part = a;
@@ -515,6 +559,36 @@ void CudaBackend::logits(const Knobs&, const LogitsParams& p) {
 }
 
 }  // namespace
+
+namespace {
+CudaBackend& as_cuda(Backend& backend) {
+  auto* cuda = dynamic_cast<CudaBackend*>(&backend);
+  PIVOT_CHECK(cuda != nullptr, "{} is not the CUDA back-end", backend.name());
+  return *cuda;
+}
+}  // namespace
+
+Result<std::shared_ptr<const ModelWeights>> synthesize_cuda_weights(Backend& backend, const ModelConfig& config, std::int64_t resident_experts) {
+  return as_cuda(backend).synthesize(config, resident_experts);
+}
+
+void synthesize_cuda_cache(Backend& backend, std::span<const LayerCacheView> layers, std::int64_t slots, std::int64_t ratio4_pages, std::int64_t ratio128_pages) {
+  CudaBackend& cuda = as_cuda(backend);
+  std::uint32_t seed = 1;
+  for (const LayerCacheView& layer : layers) {
+    cuda.synthesize_rows(layer.window, slots, seed += 1000);
+    if (layer.compressed.base == nullptr) continue;
+    const bool indexed = layer.index_keys.base != nullptr;
+    const std::int64_t pages = indexed ? ratio4_pages : ratio128_pages;
+    cuda.synthesize_rows(layer.compressed, pages, seed += 1000);
+    cuda.synthesize_state(layer.compressor, slots, seed += 1000);
+    if (!indexed) continue;
+    cuda.synthesize_rows(layer.index_keys, pages, seed += 1000);
+    cuda.synthesize_state(layer.index_compressor, slots, seed += 1000);
+  }
+}
+
+double cuda_read_bandwidth(Backend& backend) { return as_cuda(backend).read_bandwidth(); }
 
 Result<std::shared_ptr<Backend>> make_cuda_backend(int device) {
   int count = 0;

@@ -15,8 +15,8 @@
 namespace pivot::cuda {
 namespace {
 
-constexpr int kKeys = 64;   // rows of a key tile
-constexpr int kHeads = 16;  // heads of a CTA
+constexpr int kKeys = kAttentionKeys;
+constexpr int kHeads = kAttentionHeads;
 constexpr int kThreads = 128;
 
 template <int D>
@@ -37,6 +37,57 @@ __device__ __forceinline__ void ldmatrix4_trans(std::uint32_t (&r)[4], const voi
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(p))));
+}
+
+// Where one key lies: BF16 elements, or packed codes with scales; null data: a row of zeros.
+struct KeyRow {
+  const std::uint8_t* data = nullptr;
+  const std::uint8_t* scales = nullptr;  // null: BF16
+};
+__device__ __forceinline__ KeyRow key_row(const AttentionArguments& a, const SequenceSpan& span, int token, int first_raw, int raw, int keys, int key) {
+  if (key >= keys) return {};
+  if (key < raw) {
+    const int p = first_raw + key;
+    if (p >= span.start_position)
+      return {static_cast<const std::uint8_t*>(a.kv) + (static_cast<std::int64_t>(span.first_token) + p - span.start_position) * a.head_dim * 2, nullptr};
+    const RowAddress at = ring_row(a.ring, span.slot, p);
+    return {at.data, a.ring.layout.format == RowFormat::kBf16 ? nullptr : at.scales};
+  }
+  const int j = key - raw;
+  const RowAddress at = paged_row(a.compressed, span.table, a.selected == nullptr ? j : a.selected[static_cast<std::int64_t>(token) * a.topk + j]);
+  return {at.data, a.compressed.layout.format == RowFormat::kBf16 ? nullptr : at.scales};
+}
+template <class T>
+__device__ __forceinline__ const T* shuffle(const T* p, int lane) {
+  return reinterpret_cast<const T*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(p), lane));
+}
+__device__ __forceinline__ KeyRow shuffle(const KeyRow& row, int lane) { return {shuffle(row.data, lane), shuffle(row.scales, lane)}; }
+
+// Eight elements as loaded: BF16, or E4M3 codes in x and y with their scale byte.
+struct KeyPiece {
+  uint4 raw;
+  std::uint32_t scale;  // E8M0 byte; kPlain: BF16 as it is
+};
+constexpr std::uint32_t kPlain = 256;
+template <int D>
+__device__ __forceinline__ KeyPiece load_piece(const KeyRow& row, int c, int rope) {
+  KeyPiece piece{{0, 0, 0, 0}, kPlain};
+  if (row.data == nullptr || c >= D / 8) return piece;
+  const int nope = D - rope, i = c * 8;
+  if (row.scales == nullptr) {
+    piece.raw = *reinterpret_cast<const uint4*>(row.data + 2 * i);
+  } else if (i >= nope) {
+    piece.raw = *reinterpret_cast<const uint4*>(row.data + nope + 2 * (i - nope));
+  } else {
+    const uint2 codes = *reinterpret_cast<const uint2*>(row.data + i);
+    piece.raw.x = codes.x;
+    piece.raw.y = codes.y;
+    piece.scale = row.scales[i / kKvGroup];
+  }
+  return piece;
+}
+__device__ __forceinline__ uint4 decode(const KeyPiece& piece) {
+  return piece.scale == kPlain ? piece.raw : decode_e4m3x8({piece.raw.x, piece.raw.y}, static_cast<std::uint8_t>(piece.scale));
 }
 
 template <int D>
@@ -75,29 +126,24 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
 
   for (int tile = split; tile < tiles; tile += a.splits) {
     __syncthreads();  // the previous tile has been used
-    // A warp decodes 16 rows, 8 lanes-wide pieces of 8 elements.
-    for (int r = warp * 16; r < warp * 16 + 16; ++r) {
-      const int key = tile * kKeys + r;
-      RowAddress address{};
-      const uint4* direct = nullptr;
-      const RowLayout* layout = &a.ring.layout;
-      if (key < raw) {
-        const int p = first_raw + key;
-        if (p >= span.start_position)
-          direct = reinterpret_cast<const uint4*>(static_cast<const BF16*>(a.kv) + static_cast<std::int64_t>(span.first_token + p - span.start_position) * D);
-        else
-          address = ring_row(a.ring, span.slot, p);
-      } else if (key < keys) {
-        const int j = key - raw;
-        address = paged_row(a.compressed, span.table, a.selected == nullptr ? j : a.selected[static_cast<std::int64_t>(token) * a.topk + j]);
-        layout = &a.compressed.layout;
+    // A warp decodes 16 rows: lane r finds row r, then the rows' pieces of 8 elements are loaded eight rows at a time, so
+    // that one memory latency covers eight rows.
+    KeyRow row{};
+    if (lane < 16) row = key_row(a, span, token, first_raw, raw, keys, tile * kKeys + warp * 16 + lane);
+#pragma unroll 1
+    for (int r0 = 0; r0 < 16; r0 += 8) {
+      KeyPiece piece[8][D / 256 > 0 ? D / 256 : 1];
+#pragma unroll
+      for (int r = 0; r < 8; ++r) {
+        const KeyRow source = shuffle(row, r0 + r);
+#pragma unroll
+        for (int c = 0; c < D / 8; c += 32) piece[r][c / 32] = load_piece<D>(source, c + lane, a.rope);
       }
-      for (int c = lane; c < D / 8; c += 32) {
-        uint4 v{};
-        if (direct != nullptr) v = direct[c];
-        else if (address.data != nullptr) v = read_kv8(*layout, address, c * 8);
-        *reinterpret_cast<uint4*>(&s.k[r][c * 8]) = v;
-      }
+#pragma unroll
+      for (int r = 0; r < 8; ++r)
+#pragma unroll
+        for (int c = 0; c < D / 8; c += 32)
+          if (c + lane < D / 8) *reinterpret_cast<uint4*>(&s.k[warp * 16 + r0 + r][(c + lane) * 8]) = decode(piece[r][c / 32]);
     }
     __syncthreads();
 
@@ -190,6 +236,9 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
   }
 }
 
+// A split without tiles has the denominator 0, one with tiles at least 1 (its maximum's own term).
+__device__ __forceinline__ bool part_is_empty(float factor, float denominator) { return factor == 0.0f || denominator == 0.0f; }
+
 // One warp a head: merge, divide, round, rotate back.
 template <int D>
 __global__ void __launch_bounds__(256) merge_kernel(AttentionArguments a) {
@@ -201,16 +250,30 @@ __global__ void __launch_bounds__(256) merge_kernel(AttentionArguments a) {
   const std::int64_t token = at / a.heads;
   const int head = static_cast<int>(at % a.heads);
   const float sink = a.sink[head];
-  float maximum = sink;
-  for (int i = 0; i < a.splits; ++i) maximum = fmaxf(maximum, a.partial_ml[((token * a.splits + i) * a.heads + head) * 2]);
-  float denominator = 0.0f, o[D / 32] = {};
-  for (int i = 0; i < a.splits; ++i) {
-    const std::int64_t part = (token * a.splits + i) * a.heads + head;
-    if (a.partial_ml[part * 2] == -INFINITY) continue;
-    const float factor = expf(a.partial_ml[part * 2] - maximum);
-    denominator += factor * a.partial_ml[part * 2 + 1];
+  // Lane l holds maximum and denominator of splits l and l + 32.
+  static_assert(kMaxAttentionSplits <= 64);
+  const std::int64_t first_part = token * a.splits * a.heads + head;
+  float2 part[2];
 #pragma unroll
-    for (int k = 0; k < D / 32; ++k) o[k] += factor * a.partial_o[part * D + k * 32 + lane];
+  for (int i = 0; i < 2; ++i) {
+    part[i] = {-INFINITY, 0.0f};
+    if (lane + 32 * i < a.splits) part[i] = *reinterpret_cast<const float2*>(a.partial_ml + (first_part + static_cast<std::int64_t>(lane + 32 * i) * a.heads) * 2);
+  }
+  float maximum = fmaxf(part[0].x, part[1].x);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, step));
+  maximum = fmaxf(maximum, sink);
+  float factor[2], denominator = 0.0f, o[D / 32] = {};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) factor[i] = part[i].x == -INFINITY ? 0.0f : expf(part[i].x - maximum);
+  for (int i = 0; i < a.splits; ++i) {  // in order of the splits
+    const float f = __shfl_sync(0xffffffffu, i < 32 ? factor[0] : factor[1], i % 32);
+    const float d = __shfl_sync(0xffffffffu, i < 32 ? part[0].y : part[1].y, i % 32);
+    if (part_is_empty(f, d)) continue;  // its values were never written
+    denominator += f * d;
+    const float* values = a.partial_o + (first_part + static_cast<std::int64_t>(i) * a.heads) * D;
+#pragma unroll
+    for (int k = 0; k < D / 32; ++k) o[k] += f * values[k * 32 + lane];
   }
   denominator += expf(sink - maximum);
   BF16* out = static_cast<BF16*>(a.o) + at * D;
@@ -239,13 +302,6 @@ void launch_all(const AttentionArguments& a, cudaStream_t stream) {
 }
 
 }  // namespace
-
-std::int32_t attention_splits(std::int64_t tokens, std::int32_t heads, std::int64_t max_keys, int multiprocessors) {
-  const std::int64_t tiles = std::max<std::int64_t>(1, (max_keys + kKeys - 1) / kKeys);
-  const std::int64_t groups = tokens * ((heads + kHeads - 1) / kHeads);
-  const std::int64_t room = std::max<std::int64_t>(1, 3 * multiprocessors / groups);
-  return static_cast<std::int32_t>(std::min<std::int64_t>({tiles, room, 64}));
-}
 
 void launch_attention(const AttentionArguments& a, cudaStream_t stream) {
   require(a.rope % 32 == 0 && a.splits >= 1, "rotary dims in multiples of 32");

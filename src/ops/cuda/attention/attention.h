@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/placement/schedule.h"
 #include "ops/views.h"
 
 namespace pivot::cuda {
@@ -27,10 +28,6 @@ struct AttentionArguments {
   float* partial_ml = nullptr;         // scratch [T][splits][heads][2]: maximum, denominator
   void* o = nullptr;                   // BF16 [T][heads][head_dim], after the inverse rotation
 };
-
-// Key tiles are 64 rows; a step of few tokens spreads a query's tiles over CTAs. Pure host function; max_keys is the
-// largest visible set of any query.
-std::int32_t attention_splits(std::int64_t tokens, std::int32_t heads, std::int64_t max_keys, int multiprocessors);
 
 void launch_attention(const AttentionArguments& a, cudaStream_t stream);
 

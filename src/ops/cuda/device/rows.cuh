@@ -30,13 +30,9 @@ __device__ __forceinline__ RowAddress paged_row(const PagedView& pages, std::int
           base + static_cast<std::int64_t>(pages.page_rows) * pages.layout.data_bytes + static_cast<std::int64_t>(row) * pages.layout.scale_bytes};
 }
 
-// Elements [i, i + 8) of a KV row as BF16 pairs. i is a multiple of 8.
-__device__ __forceinline__ uint4 read_kv8(const RowLayout& layout, const RowAddress& row, int i) {
-  if (layout.format == RowFormat::kBf16) return *reinterpret_cast<const uint4*>(row.data + 2 * i);
-  const int nope = layout.width - layout.rope;
-  if (i >= nope) return *reinterpret_cast<const uint4*>(row.data + nope + 2 * (i - nope));
-  const uint2 codes = *reinterpret_cast<const uint2*>(row.data + i);
-  const float scale = e8m0_to_float(row.scales[i / kKvGroup]);
+// Eight E4M3 codes times one E8M0 scale as BF16 pairs, exact.
+__device__ __forceinline__ uint4 decode_e4m3x8(uint2 codes, std::uint8_t scale_byte) {
+  const float scale = e8m0_to_float(scale_byte);
   std::uint32_t out[4];
 #pragma unroll
   for (int p = 0; p < 4; ++p) {
@@ -44,7 +40,7 @@ __device__ __forceinline__ uint4 read_kv8(const RowLayout& layout, const RowAddr
     const std::uint32_t half2 = e4m3x2_to_f16x2(two & 0xffffu);
     const float low = __half2float(__ushort_as_half(static_cast<unsigned short>(half2 & 0xffffu))) * scale;
     const float high = __half2float(__ushort_as_half(static_cast<unsigned short>(half2 >> 16))) * scale;
-    out[p] = pack_bf16x2(low, high);
+    out[p] = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);  // exact: the low halves are zero
   }
   return uint4{out[0], out[1], out[2], out[3]};
 }

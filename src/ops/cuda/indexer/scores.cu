@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kWarps * 32) score_kernel(IndexArguments a) {
   const int token = blockIdx.y;
   const SequenceSpan span = a.batch.spans[a.batch.span_of[token]];
   const int visible = (a.batch.positions[token] + 1) / 4;
-  if (visible <= a.topk) return;
+  if (visible <= a.topk || static_cast<int>(blockIdx.x) * kWarps * 16 >= visible) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const BF16* q = static_cast<const BF16*>(a.index_q) + static_cast<std::int64_t>(token) * a.heads * D;
   for (int i = threadIdx.x; i < kSteps * head_tiles * 32; i += kWarps * 32) {

@@ -100,14 +100,6 @@ __global__ void quantize_nvfp4_kernel(const BF16* x, int cols, std::int64_t stri
 
 }  // namespace
 
-int stripe_warps(std::int64_t tiles_k) {
-  int warps = 1;
-  while (warps < 16 && warps * 2 <= tiles_k) warps *= 2;
-  return warps < 4 ? 4 : warps;  // the epilogue needs 128 threads
-}
-
-int token_tiles(std::int64_t tokens) { return tokens <= 8 ? 1 : tokens <= 16 ? 2 : tokens <= 32 ? 4 : 8; }
-
 void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStream_t stream) {
   require(!jobs.empty() && jobs.size() <= kMaxJobs, "1 to 8 linear jobs");
   JobList list{};

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "ops/cuda/placement/schedule.h"
 #include "tensor/matrix.h"
 
 namespace pivot::cuda {
@@ -28,11 +29,6 @@ struct LinearJob {
   std::int64_t out_stride = 0;  // elements
   bool out_bf16 = true;         // else fp32, unrounded
 };
-
-// Warps of a CTA for a stripe of `tiles_k` column tiles. Part of the summation order, so a function of the shape alone.
-int stripe_warps(std::int64_t tiles_k);
-// Token tiles of 8 that one CTA takes: 1, 2, 4 or 8.
-int token_tiles(std::int64_t tokens);
 
 // out = W x for every job. REQUIRES: all jobs have the same number of columns.
 void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStream_t stream);

@@ -13,6 +13,8 @@
 namespace pivot::cuda {
 namespace {
 
+constexpr int kThreads = kExpertWarps * 32;
+
 __device__ __forceinline__ TiledMatrix tiled(const Matrix& m) {
   return {reinterpret_cast<const std::uint8_t*>(m.codes), reinterpret_cast<const std::uint8_t*>(m.scales), static_cast<std::int32_t>(m.cols / 128)};
 }
@@ -43,14 +45,15 @@ __device__ __forceinline__ void multiply_expert(bool shared, const Matrix& w, in
 }
 
 template <MatrixFormat Routed, class RoutedOp>
-__global__ void __launch_bounds__(512) up_kernel(ExpertArguments a) {
-  __shared__ float scratch[16 * 128];
+__global__ void __launch_bounds__(kThreads, 8) up_kernel(ExpertArguments a) {
+  __shared__ float scratch[kExpertWarps * 128];
   wait_for_predecessor();
   release_successor();
   const Slot slot = slot_of(a, blockIdx.y);
   if (slot.count == 0) return;
   const DeviceExpert& expert = slot.shared ? a.shared : a.experts[a.list.expert[blockIdx.y]];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  constexpr int warps = kExpertWarps;
   ProductInput in{slot.shared ? a.shared_x : a.routed_x, slot.shared ? a.shared_scales : a.routed_scales, nullptr, a.width};
   if (!slot.shared && !a.routed_rows_per_place) in.rows = a.list.tokens;
   for (int done = 0; done < slot.count; done += 8) {
@@ -75,14 +78,15 @@ __global__ void __launch_bounds__(512) up_kernel(ExpertArguments a) {
 }
 
 template <MatrixFormat Routed, class RoutedOp>
-__global__ void __launch_bounds__(512) down_kernel(ExpertArguments a) {
-  __shared__ float scratch[16 * 128];
+__global__ void __launch_bounds__(kThreads, 8) down_kernel(ExpertArguments a) {
+  __shared__ float scratch[kExpertWarps * 128];
   wait_for_predecessor();
   release_successor();
   const Slot slot = slot_of(a, blockIdx.y);
   if (slot.count == 0) return;
   const DeviceExpert& expert = slot.shared ? a.shared : a.experts[a.list.expert[blockIdx.y]];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  constexpr int warps = kExpertWarps;
   const ProductInput in{slot.shared ? a.shared_v : a.routed_v, slot.shared ? a.shared_v_scales : a.routed_v_scales, nullptr, a.inner};
   for (int done = 0; done < slot.count; done += 8) {
     const int count = min(8, slot.count - done);
@@ -130,8 +134,8 @@ __global__ void nvfp4_kernel(ExpertArguments a, const BF16* x, bool by_place, in
   }
 }
 
-Launch over_slots(const ExpertArguments& a, std::int64_t rows, std::int64_t cols, cudaStream_t stream, const char* name) {
-  return {dim3(static_cast<unsigned>((rows + 15) / 16), static_cast<unsigned>(a.list.slots + 1)), dim3(static_cast<unsigned>(stripe_warps(cols / 128) * 32)), 0, stream,
+Launch over_slots(const ExpertArguments& a, std::int64_t rows, cudaStream_t stream, const char* name) {
+  return {dim3(static_cast<unsigned>((rows + 15) / 16), static_cast<unsigned>(a.list.slots + 1)), dim3(kThreads), 0, stream,
           true, name};
 }
 
@@ -154,12 +158,12 @@ void with_routed_format(MatrixFormat format, bool codes, const F& f) {
 
 void launch_expert_up(const ExpertArguments& a, cudaStream_t stream) {
   with_routed_format(a.routed_format, a.routed_scales != nullptr,
-                     [&]<MatrixFormat F, class Op>() { launch(over_slots(a, a.inner, a.width, stream, "expert_up"), up_kernel<F, Op>, a); });
+                     [&]<MatrixFormat F, class Op>() { launch(over_slots(a, a.inner, stream, "expert_up"), up_kernel<F, Op>, a); });
 }
 
 void launch_expert_down(const ExpertArguments& a, cudaStream_t stream) {
   with_routed_format(a.routed_format, a.routed_v_scales != nullptr,
-                     [&]<MatrixFormat F, class Op>() { launch(over_slots(a, a.width, a.inner, stream, "expert_down"), down_kernel<F, Op>, a); });
+                     [&]<MatrixFormat F, class Op>() { launch(over_slots(a, a.width, stream, "expert_down"), down_kernel<F, Op>, a); });
   const std::int64_t total = static_cast<std::int64_t>(a.tokens) * a.width;
   launch({dim3(static_cast<unsigned>((total + 255) / 256)), dim3(256), 0, stream, true, "expert_sum"}, sum_kernel, a);
 }

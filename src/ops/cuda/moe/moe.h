@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/placement/device_expert.h"
 #include "tensor/matrix.h"
 
 namespace pivot::cuda {
@@ -38,10 +39,6 @@ struct WorkList {
 };
 void launch_work_list(const std::int32_t* ids, std::int32_t tokens, std::int32_t chosen, std::int32_t experts, const WorkList& list,
                       cudaStream_t stream);
-
-struct DeviceExpert {  // placed matrices (placement/tile_format.h)
-  Matrix w1, w3, w2;
-};
 
 // How activations reach the experts.
 enum class ExpertInput : std::uint8_t { kFp8, kBf16, kNvfp4 };

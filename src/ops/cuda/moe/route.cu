@@ -14,6 +14,17 @@ constexpr int kPerLane = kMaxExperts / 32;
 
 __device__ __forceinline__ float sqrt_softplus(float z) { return sqrtf(z > 20.0f ? z : log1pf(expf(z))); }
 
+// Monotonous in the score; NaN counts as -inf. Never 0 for a number, so that a taken entry loses against every other.
+__device__ __forceinline__ std::uint32_t selection_key(float s) {
+  if (!(s == s)) s = -INFINITY;
+  if (s == 0.0f) s = 0.0f;
+  const std::uint32_t u = __float_as_uint(s);
+  return (u & 0x80000000u) != 0 ? ~u : u | 0x80000000u;
+}
+__device__ __forceinline__ float selection_of_key(std::uint32_t key) {
+  return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
+}
+
 __global__ void __launch_bounds__(128) route_kernel(RouteArguments a) {
   wait_for_predecessor();
   release_successor();
@@ -25,43 +36,34 @@ __global__ void __launch_bounds__(128) route_kernel(RouteArguments a) {
   if (a.bias == nullptr) {
     if (lane < a.chosen) id = a.table[static_cast<std::int64_t>(a.token_ids[t]) * a.chosen + lane];
   } else {
-    float selection[kPerLane];
+    // Keys order as the scores do; 0 stands for NaN and for entries beyond the experts.
+    std::uint32_t key[kPerLane];
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const int e = i * 32 + lane;
-      selection[i] = -INFINITY;
-      if (e < a.experts) {
-        const float s = sqrt_softplus(z[e]) + a.bias[e];
-        selection[i] = s == s ? s : -INFINITY;
-      }
+      key[i] = 0;
+      if (i * 32 < a.experts && e < a.experts) key[i] = selection_key(sqrt_softplus(z[e]) + a.bias[e]);
     }
-    std::uint32_t taken = 0;
-    float last = INFINITY;
+    std::uint32_t last = 0;
     for (int c = 0; c <= a.chosen; ++c) {  // one more than chosen, for the margin
-      float best = -INFINITY;
-      int best_id = 0x7fffffff;
+      std::uint32_t mine = 0;
+      int mine_at = 0;
 #pragma unroll
-      for (int i = 0; i < kPerLane; ++i) {
-        const int e = i * 32 + lane;
-        if (e < a.experts && (taken >> i & 1) == 0 && (selection[i] > best || (best_id == 0x7fffffff && selection[i] == best))) {
-          best = selection[i];
-          best_id = e;
+      for (int i = kPerLane - 1; i >= 0; --i)
+        if (key[i] >= mine) {  // the lowest id among equals
+          mine = key[i];
+          mine_at = i;
         }
-      }
-      for (int step = 16; step > 0; step /= 2) {
-        const float other = __shfl_xor_sync(0xffffffffu, best, step);
-        const int other_id = __shfl_xor_sync(0xffffffffu, best_id, step);
-        if (other > best || (other == best && other_id < best_id)) {
-          best = other;
-          best_id = other_id;
-        }
-      }
+      const std::uint32_t best = __reduce_max_sync(0xffffffffu, mine);
+      const int best_id = static_cast<int>(__reduce_min_sync(0xffffffffu, mine == best ? static_cast<unsigned>(mine_at * 32 + lane) : 0x7fffffffu));
       if (c == a.chosen) {
-        margin = last - best;
+        margin = selection_of_key(last) - selection_of_key(best);
         break;
       }
       last = best;
-      if (best_id % 32 == lane) taken |= 1u << (best_id / 32);
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i)
+        if (i * 32 + lane == best_id) key[i] = 0;
       if (lane == c) id = best_id;
     }
   }
@@ -97,15 +99,28 @@ __global__ void __launch_bounds__(kListThreads) work_list_kernel(const std::int3
   __syncthreads();
   for (int p = threadIdx.x; p < total; p += kListThreads) atomicAdd(&counts[ids[p]], 1);
   __syncthreads();
-  if (threadIdx.x == 0) {
-    int start = 0, slot = 0;
-    for (int e = 0; e < experts; ++e) {
-      starts[e] = start;
-      slot_of[e] = slot;
-      start += counts[e];
-      slot += counts[e] > 0;
+  // Exclusive sums of counts (low 20 bits) and of used experts (above), by one warp, 16 experts a lane.
+  if (warp == 0) {
+    constexpr int kEach = kMaxExperts / 32;
+    std::uint32_t own = 0;
+    for (int i = 0; i < kEach; ++i) {
+      const int e = lane * kEach + i;
+      if (e < experts) own += static_cast<std::uint32_t>(counts[e]) | static_cast<std::uint32_t>(counts[e] > 0) << 20;
     }
-    slot_of[experts] = slot;
+    std::uint32_t before = own;
+    for (int step = 1; step < 32; step *= 2) {
+      const std::uint32_t other = __shfl_up_sync(0xffffffffu, before, step);
+      if (lane >= step) before += other;
+    }
+    if (lane == 31) slot_of[experts] = static_cast<int>(before >> 20);
+    before -= own;
+    for (int i = 0; i < kEach; ++i) {
+      const int e = lane * kEach + i;
+      if (e >= experts) break;
+      starts[e] = static_cast<int>(before & 0xfffffu);
+      slot_of[e] = static_cast<int>(before >> 20);
+      before += static_cast<std::uint32_t>(counts[e]) | static_cast<std::uint32_t>(counts[e] > 0) << 20;
+    }
   }
   __syncthreads();
   for (int e = threadIdx.x; e < experts; e += kListThreads)
@@ -142,6 +157,7 @@ void launch_route(const RouteArguments& a, cudaStream_t stream) {
 
 void launch_work_list(const std::int32_t* ids, std::int32_t tokens, std::int32_t chosen, std::int32_t experts, const WorkList& list,
                       cudaStream_t stream) {
+  require(static_cast<std::int64_t>(tokens) * chosen < (1 << 20), "less than 2^20 routed pairs a step");
   launch({dim3(1), dim3(kListThreads), 0, stream, true, "work_list"}, work_list_kernel, ids, tokens, chosen, experts, list);
 }
 

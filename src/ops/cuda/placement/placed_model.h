@@ -1,6 +1,8 @@
 // A model's weights in device memory: tiled matrices, fp32 vectors, and the per-layer expert tables.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -8,19 +10,16 @@
 
 #include "base/error.h"
 #include "checkpoint/model_weights.h"
-#include "ops/cuda/moe/moe.h"
+#include "ops/cuda/placement/device_expert.h"
 
 namespace pivot::cuda {
-
-// Bytes that placing needs: a pure function, so that a model that does not fit is refused before anything is copied.
-std::int64_t placed_bytes(const ModelWeights& weights);
-// Why the model's matrices cannot be placed.
-Result<> check_placeable(const ModelWeights& weights);
 
 class PlacedModel {
  public:
   // Copies everything to the current device. Errors: kOutOfMemory with wanted and free bytes.
   static Result<std::shared_ptr<PlacedModel>> create(const ModelWeights& weights);
+  // Random weights of the config's shapes; experts beyond the resident ones are aliases of them.
+  static Result<std::shared_ptr<PlacedModel>> synthesize(const ModelConfig& config, std::int64_t resident_experts, cudaStream_t stream);
   ~PlacedModel();
   PlacedModel(const PlacedModel&) = delete;
   PlacedModel& operator=(const PlacedModel&) = delete;
@@ -29,6 +28,8 @@ class PlacedModel {
   const ModelWeights& weights() const { return weights_; }
   // Device table of one layer's experts, [n_routed_experts].
   const DeviceExpert* experts(const MoeWeights& layer) const { return experts_.at(&layer); }
+  const std::byte* memory() const { return memory_; }
+  std::int64_t bytes() const { return capacity_; }
   const float* rope_main() const { return rope_main_; }
   const float* rope_compress() const { return rope_compress_; }
 
@@ -37,11 +38,13 @@ class PlacedModel {
   std::byte* take(std::int64_t bytes);
   Matrix place(const Matrix& matrix);
   Matrix place_rows(const Matrix& matrix);
-  FloatSpan place(FloatSpan values);
+  // mean and spread: what a synthetic vector holds.
+  FloatSpan place(FloatSpan values, float mean = 1.0f, float spread = 0.0f);
   void place(HyperConnectionWeights& w);
   void place(CompressorWeights& w);
   void place(ExpertWeights& w);
   void place(LayerWeights& layer);
+  Result<> allocate(std::int64_t bytes);
   Result<> fill(const ModelWeights& source);
   void upload(std::byte* device, const void* host, std::int64_t bytes);
 
@@ -53,6 +56,10 @@ class PlacedModel {
   const float* rope_main_ = nullptr;
   const float* rope_compress_ = nullptr;
   std::vector<std::byte> staging_codes_, staging_scales_;
+  bool synthetic_ = false;
+  std::int64_t resident_experts_ = 0;
+  std::uint32_t seed_ = 1;
+  cudaStream_t stream_ = nullptr;
 };
 
 }  // namespace pivot::cuda
