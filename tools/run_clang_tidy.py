@@ -26,7 +26,8 @@ def changed_first(root, paths):
 
 def check(path, build_dir):
     run = subprocess.run(["clang-tidy", "--quiet", "-p", build_dir, path], capture_output=True, text=True, check=False)
-    return path, run.returncode, run.stdout
+    # Without complaints on standard output the tool itself failed, and says why on standard error.
+    return path, run.returncode, run.stdout.strip() or run.stderr
 
 
 def main():
