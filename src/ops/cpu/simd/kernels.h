@@ -132,10 +132,6 @@ struct Kernels {
   // The same sum from dots[h*stride + j], j < count.
   void (*head_sum)(const float* dots, std::int64_t stride, const float* weights, std::int64_t heads,
                    std::int64_t count, bool bf16, float* scores);
-
-  // ---- yardsticks ----
-  float (*read_stream)(const float* data, std::int64_t count);   // count floats read once
-  float (*multiply_add_burst)(std::int64_t rounds, float seed);  // 96 multiply-adds a round
 };
 
 }  // namespace pivot::simd

@@ -15,8 +15,6 @@ constexpr std::int64_t kTokenBlock = 192;       // tokens of one unit of work: t
 // Multiply-adds that are not worth waking another thread for (about 10 us of one core).
 constexpr std::int64_t kSmallWork = 100'000;
 
-constexpr std::int64_t kPadFloats = 16;  // a cache line
-
 struct Units {
   std::int64_t row_size = 0, row_blocks = 0, token_blocks = 0, unit_cost = 0;
   std::int64_t count() const { return row_blocks * token_blocks; }
@@ -73,8 +71,7 @@ void prepare_row(const Kernels& kernels, const InputKind& kind, const float* x, 
 std::vector<PreparedInput> prepare_inputs(Context& context, const float* x, std::int64_t tokens,
                                           std::int64_t cols, std::int64_t stride,
                                           std::span<const InputKind> kinds) {
-  // Rows that lie a power of two apart would fall into the same sets of the L1 cache.
-  const std::int64_t padded = padded_columns(cols), row_floats = padded + kPadFloats;
+  const std::int64_t padded = padded_columns(cols);
   std::vector<PreparedInput> prepared;
   std::vector<float*> bases;
   for (const InputKind& kind : kinds) {
@@ -82,8 +79,8 @@ std::vector<PreparedInput> prepare_inputs(Context& context, const float* x, std:
     const bool in_place =
         kind.order == ColumnOrder::kPlain && kind.quant == ActQuant::kBf16 && padded == cols;
     auto** rows = context.scratch.take<const float*>(tokens);
-    float* base = in_place ? nullptr : context.scratch.take<float>(tokens * row_floats);
-    for (std::int64_t t = 0; t < tokens; ++t) rows[t] = in_place ? x + t * stride : base + t * row_floats;
+    float* base = in_place ? nullptr : context.scratch.take<float>(tokens * padded);
+    for (std::int64_t t = 0; t < tokens; ++t) rows[t] = in_place ? x + t * stride : base + t * padded;
     prepared.push_back({kind, rows});
     bases.push_back(base);
   }
@@ -91,8 +88,7 @@ std::vector<PreparedInput> prepare_inputs(Context& context, const float* x, std:
     std::vector<float> temporary(static_cast<std::size_t>(cols));
     for (std::size_t i = 0; i < kinds.size(); ++i)
       for (std::int64_t t = begin; bases[i] != nullptr && t < end; ++t)
-        prepare_row(context.kernels, kinds[i], x + t * stride, cols, temporary.data(),
-                    bases[i] + t * row_floats);
+        prepare_row(context.kernels, kinds[i], x + t * stride, cols, temporary.data(), bases[i] + t * padded);
   };
   if (tokens * cols < kSmallWork / 4)
     work(0, tokens);

@@ -3,8 +3,6 @@
 
 #include "ops/cpu/simd/attention_body.h"
 #include "ops/cpu/simd/kernels.h"
-#include "ops/cpu/simd/linear_stream_body.h"
-#include "ops/cpu/simd/peak_body.h"
 
 namespace {
 
@@ -33,8 +31,6 @@ constexpr pivot::simd::Kernels kTable = {
     .index_query = index_query,
     .index_scores = index_scores,
     .head_sum = head_sum,
-    .read_stream = read_stream,
-    .multiply_add_burst = multiply_add_burst,
 };
 
 }  // namespace

@@ -17,12 +17,6 @@ using Vec = __m256;
 using Bits = __m256i;
 
 PIVOT_INLINE Vec load(const float* p) { return _mm256_loadu_ps(p); }
-// load() into a register: keeps the compiler from folding one load into several multiply-adds that share it.
-PIVOT_INLINE Vec load_once(const float* p) {
-  Vec v = _mm256_loadu_ps(p);
-  asm("" : "+x"(v));
-  return v;
-}
 PIVOT_INLINE void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
 PIVOT_INLINE Vec splat(float x) { return _mm256_set1_ps(x); }
 PIVOT_INLINE Vec zero() { return _mm256_setzero_ps(); }
@@ -61,40 +55,10 @@ PIVOT_INLINE void sum4(Vec a, Vec b, Vec c, Vec d, float* out) {
   const Vec pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
   _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1)));
 }
-// Lanes 0-3: the sums of a[0..3], lanes 4-7: those of b[0..3].
-PIVOT_INLINE Vec sum8(const Vec a[4], const Vec b[4]) {
-  const Vec p = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
-  const Vec q = _mm256_hadd_ps(_mm256_hadd_ps(b[0], b[1]), _mm256_hadd_ps(b[2], b[3]));
-  return _mm256_permute2f128_ps(p, q, 0x20) + _mm256_permute2f128_ps(p, q, 0x31);
-}
-PIVOT_INLINE void store_halves(float* low, float* high, Vec v) {
-  _mm_storeu_ps(low, _mm256_castps256_ps128(v));
-  _mm_storeu_ps(high, _mm256_extractf128_ps(v, 1));
-}
 PIVOT_INLINE float sum(Vec a) {
   float out[4];
   sum4(a, a, a, a, out);
   return out[0];
-}
-
-// out[v]: lanes 0-3 are low[v], low[4+v], low[8+v], low[12+v], lanes 4-7 the same of `high`.
-PIVOT_INLINE void transpose4(const float* low, const float* high, Vec out[4]) {
-  const auto both = [&](int at) { return _mm256_set_m128(_mm_loadu_ps(high + at), _mm_loadu_ps(low + at)); };
-  const Vec r0 = both(0), r1 = both(4), r2 = both(8), r3 = both(12);
-  const Vec a = _mm256_unpacklo_ps(r0, r1), b = _mm256_unpackhi_ps(r0, r1);
-  const Vec c = _mm256_unpacklo_ps(r2, r3), d = _mm256_unpackhi_ps(r2, r3);
-  out[0] = _mm256_shuffle_ps(a, c, 0x44);
-  out[1] = _mm256_shuffle_ps(a, c, 0xee);
-  out[2] = _mm256_shuffle_ps(b, d, 0x44);
-  out[3] = _mm256_shuffle_ps(b, d, 0xee);
-}
-// Even and odd elements of 16.
-PIVOT_INLINE void split_pairs(Vec a, Vec b, Vec out[2]) {
-  const auto in_order = [](Vec v) {
-    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8));
-  };
-  out[0] = in_order(_mm256_shuffle_ps(a, b, 0x88));
-  out[1] = in_order(_mm256_shuffle_ps(a, b, 0xdd));
 }
 
 // x[2i], x[2i+1] exchanged.
@@ -115,7 +79,8 @@ PIVOT_INLINE Vec widen_bf16(const std::byte* p) {
       _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
 }
 
-// ---- weight decoders: vectors of unscaled code values -------------------------------------------------
+// ---- weight decoders: vectors of unscaled code values
+// -----------------------------------------------------------------
 
 // 16 BF16: even columns, odd columns.
 PIVOT_INLINE void decode_bf16(const std::byte* p, Vec out[2]) {
@@ -212,7 +177,8 @@ PIVOT_INLINE void decode_e4m3_scales(const std::byte* p, Vec out[2]) {
   out[1] = widen(second);
 }
 
-// ---- index keys ---------------------------------------------------------------------------------------
+// ---- index keys
+// -------------------------------------------------------------------------------------------------------
 
 // acc (int16 pairs) += unsigned query bytes, one 4-byte word for all 8 keys, times signed key bytes.
 PIVOT_INLINE Bits index_step(Bits acc, const std::uint8_t* query_word, const std::int8_t* keys) {
