@@ -27,6 +27,9 @@ struct AlignedFree {
 };
 using Buffer = std::unique_ptr<std::byte, AlignedFree>;
 
+// Two requests under way keep a device busy between one read and the next.
+constexpr int kReaders = 2;
+
 // Small ranges go through the page cache, where neighbours come along; large ones past it.
 constexpr std::uint64_t kDirectBytes = std::uint64_t{128} << 10;
 
@@ -73,11 +76,12 @@ struct ReadAhead::State {
   std::vector<Slot> slots;
   std::mutex mutex;
   std::condition_variable changed;
-  std::size_t handed_out = 0;  // jobs given to workers
+  std::size_t next_to_read = 0;  // jobs that a reader took
+  std::size_t handed_out = 0;    // jobs given to workers
   bool stopped = false;
-  bool finished = false;  // the reader has read all
+  int reading = 0;  // readers at work
   std::optional<Error> error;
-  std::thread reader;
+  std::vector<std::thread> readers;
 
   ~State() {
     for (const File& file : files) {
@@ -164,39 +168,41 @@ Result<std::unique_ptr<ReadAhead>> ReadAhead::start(const std::vector<std::files
   state->jobs = std::move(jobs);
   state->slots.resize(static_cast<std::size_t>(depth));
   std::unique_ptr<ReadAhead> reader(new ReadAhead(std::move(state)));
-  reader->state_->reader = std::thread([raw = reader.get()] { raw->read_jobs(); });
+  reader->state_->reading = kReaders;
+  for (int r = 0; r < kReaders; ++r)
+    reader->state_->readers.emplace_back([raw = reader.get()] { raw->read_jobs(); });
   return reader;
 }
 
 void ReadAhead::read_jobs() {
   State& state = *state_;
-  for (std::size_t job = 0; job < state.jobs.size(); ++job) {
+  std::unique_lock lock(state.mutex);
+  for (;;) {
+    // A slot and the next job are taken together: were a job taken first, later ones could fill every slot
+    // before it.
     Slot* slot = nullptr;
-    {
-      std::unique_lock lock(state.mutex);
-      state.changed.wait(lock, [&] {
-        const auto free =
-            std::find_if(state.slots.begin(), state.slots.end(), [](const Slot& one) { return !one.busy; });
-        slot = free == state.slots.end() ? nullptr : &*free;
-        return state.stopped || slot != nullptr;
-      });
-      if (state.stopped) break;
-      slot->busy = true;
-    }
-    auto read = state.read_job(state.jobs[job], *slot);
-    const std::lock_guard lock(state.mutex);
+    state.changed.wait(lock, [&] {
+      if (state.stopped || state.error || state.next_to_read == state.jobs.size()) return true;
+      const auto free =
+          std::find_if(state.slots.begin(), state.slots.end(), [](const Slot& one) { return !one.busy; });
+      slot = free == state.slots.end() ? nullptr : &*free;
+      return slot != nullptr;
+    });
+    if (slot == nullptr) break;
+    slot->busy = true;
+    slot->job = state.next_to_read++;
+    lock.unlock();
+    auto read = state.read_job(state.jobs[slot->job], *slot);
+    lock.lock();
     if (!read) {
-      state.error = std::move(read).error();
+      if (!state.error) state.error = std::move(read).error();
       slot->busy = false;
-      state.changed.notify_all();
       break;
     }
-    slot->job = job;
     slot->ready = true;
     state.changed.notify_all();
   }
-  const std::lock_guard lock(state.mutex);
-  state.finished = true;
+  --state.reading;
   state.changed.notify_all();
 }
 
@@ -209,8 +215,7 @@ Result<std::optional<ReadAhead::Loaded>> ReadAhead::next() {
       return one.ready && one.job == state.handed_out;
     });
     slot = ready == state.slots.end() ? nullptr : &*ready;
-    return state.stopped || slot != nullptr || state.error ||
-           (state.finished && state.handed_out >= state.jobs.size());
+    return state.stopped || slot != nullptr || state.handed_out >= state.jobs.size() || state.reading == 0;
   });
   if (state.stopped) return std::optional<Loaded>();
   if (slot == nullptr) {
@@ -238,7 +243,7 @@ void ReadAhead::stop() {
 
 ReadAhead::~ReadAhead() {
   stop();
-  if (state_->reader.joinable()) state_->reader.join();
+  for (std::thread& reader : state_->readers) reader.join();
 }
 
 }  // namespace pivot

@@ -1,7 +1,7 @@
 // Reads a list of jobs from files in order, some steps ahead of the threads that work on them, past the page
 // cache.
 //
-// One thread reads; any number of threads call next(). Memory is bounded by the buffers of `depth` jobs,
+// Two threads read; any number of threads call next(). Memory is bounded by the buffers of `depth` jobs,
 // whatever the files' size. Reads are direct (O_DIRECT) where the file system allows it, because a checkpoint
 // is larger than memory and would only push out what others use.
 #pragma once
@@ -38,6 +38,7 @@ class ReadAhead {
     Loaded& operator=(Loaded&& other) noexcept;
     ~Loaded();
     std::size_t job() const { return job_; }
+    std::size_t size() const { return ranges_.size(); }  // ranges
     std::span<const std::byte> range(std::size_t index) const { return ranges_[index]; }
 
    private:

@@ -1,14 +1,15 @@
 #include "checkpoint/safetensors_writer.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "base/file.h"
+#include "base/sequential_file.h"
 #include "checkpoint/safetensors.h"
 
 namespace pivot {
@@ -25,33 +26,20 @@ Error cannot_write(std::string_view action, const std::filesystem::path& path) {
   return error;
 }
 
-Result<> write_all(int fd, const std::byte* data, std::size_t size, const std::filesystem::path& path) {
-  while (size > 0) {
-    const ssize_t count = ::write(fd, data, std::min<std::size_t>(size, std::size_t{1} << 30));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return fail(cannot_write("write", path));
-    data += count;
-    size -= static_cast<std::size_t>(count);
-  }
-  return {};
-}
-
 }  // namespace
 
 struct SafetensorsWriter::State {
   std::filesystem::path path;
   std::filesystem::path temporary;
-  int fd = -1;
+  std::optional<SequentialFile> file;
+  bool in_place = false;  // renamed: nothing temporary is left
   std::vector<std::string> names;
   std::vector<std::uint64_t> sizes;
   std::size_t current = 0;    // tensor that the next byte belongs to
   std::uint64_t written = 0;  // of the current tensor
 
   ~State() {
-    if (fd >= 0) {
-      ::close(fd);
-      ::unlink(temporary.c_str());
-    }
+    if (!in_place) ::unlink(temporary.c_str());
   }
   // Tensors of no bytes are complete as soon as they are current.
   void skip_complete() {
@@ -113,13 +101,11 @@ Result<SafetensorsWriter> SafetensorsWriter::create(
   state->path = path;
   state->temporary = path;
   state->temporary += fmt::format(".tmp.{}", ::getpid());
-  state->fd = ::open(state->temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (state->fd < 0) return fail(cannot_write("create", path));
+  PIVOT_TRY(state->file, SequentialFile::create(state->temporary));
   std::byte length[8];
   for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<std::byte>(header.size() >> (8 * i) & 0xff);
-  PIVOT_TRY_VOID(write_all(state->fd, length, sizeof length, path));
-  PIVOT_TRY_VOID(
-      write_all(state->fd, reinterpret_cast<const std::byte*>(header.data()), header.size(), path));
+  PIVOT_TRY_VOID(state->file->append(length));
+  PIVOT_TRY_VOID(state->file->append(std::as_bytes(std::span(header))));
   state->skip_complete();
   return SafetensorsWriter(std::move(state));
 }
@@ -135,7 +121,7 @@ Result<> SafetensorsWriter::append(std::string_view tensor, std::span<const std:
     return fail(ErrorCode::kInternal, "writing {}: tensor {} has {} bytes, more came", s.path.string(),
                 quote_name(tensor), s.sizes[s.current]);
   }
-  PIVOT_TRY_VOID(write_all(s.fd, bytes.data(), bytes.size(), s.path));
+  PIVOT_TRY_VOID(s.file->append(bytes));
   s.written += bytes.size();
   s.skip_complete();
   return {};
@@ -147,12 +133,10 @@ Result<> SafetensorsWriter::finish() {
     return fail(ErrorCode::kInternal, "writing {}: tensor {} got {} of its {} bytes", s.path.string(),
                 quote_name(s.names[s.current]), s.written, s.sizes[s.current]);
   }
-  if (::fsync(s.fd) != 0) return fail(cannot_write("flush", s.path));
+  PIVOT_TRY_VOID(s.file->finish());
   if (::rename(s.temporary.c_str(), s.path.c_str()) != 0)
     return fail(cannot_write("rename into place", s.path));
-  // From here on the destructor must not remove anything: the temporary name no longer exists.
-  const int fd = std::exchange(s.fd, -1);
-  if (::close(fd) != 0) return fail(cannot_write("close", s.path));
+  s.in_place = true;
   return {};
 }
 

@@ -158,6 +158,14 @@ TEST(Generate, ReadsItsOptionsFromTheEnvironment) {
                  "two");
 }
 
+TEST(Generate, TakesOneValueForEachKnobAndStop) {
+  const ProgramResult result =
+      run_pivot({"generate", "--knob", "kv=bf16", "--stop", "zzz", "--knob", "index_keys=bf16,index_topk=all",
+                 "embedded", "--prompt", "a", "--json", "--greedy", "--max-tokens", "1"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(Json::parse(result.out)["knobs"], "kv=bf16 index_keys=bf16 index_topk=all");
+}
+
 TEST(Generate, RepeatsWithASeed) {
   const auto sample = [](const char* seed) {
     const ProgramResult result =

@@ -1,8 +1,5 @@
 #include "checkpoint/convert/encode.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -20,14 +17,6 @@ float scalar_of(const Checkpoint& checkpoint, const TensorInfo* tensor, float ot
   if (tensor != nullptr && tensor->dtype == DType::kF32 && tensor->bytes() >= sizeof(value))
     std::memcpy(&value, checkpoint.view(*tensor).data, sizeof(value));
   return value;
-}
-
-// Starts reading pages that will be wanted; a hint, so failure does not matter.
-void prefetch(std::span<const std::byte> bytes) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / page * page;
-  const auto end = reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size();
-  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);  // NOLINT(performance-no-int-to-ptr)
 }
 
 std::int64_t rows_per_piece(std::int64_t bytes_per_row) {
@@ -50,17 +39,60 @@ Encoder::Encoder(const Checkpoint& source, const ModelLayout& layout, const Conv
     if (tensor.schema.row->kind == TensorKind::kExpert) by_name_.emplace(tensor.name, &tensor);
 }
 
-Matrix Encoder::matrix_of(const StoredTensor& tensor) const {
+Matrix Encoder::matrix_of(const StoredTensor& tensor, std::span<const std::byte> codes,
+                          std::span<const std::byte> scales) const {
   Matrix matrix;
   matrix.format = tensor.format;
   matrix.scale_format = tensor.scale_format;
   matrix.rows = tensor.rows;
   matrix.cols = tensor.cols;
-  matrix.codes = source_.view(*tensor.weight).data + tensor.code_offset;
-  if (tensor.scale != nullptr) matrix.scales = source_.view(*tensor.scale).data + tensor.scale_offset;
+  matrix.codes = codes.empty() ? source_.view(*tensor.weight).data + tensor.code_offset : codes.data();
+  if (tensor.scale != nullptr)
+    matrix.scales = scales.empty() ? source_.view(*tensor.scale).data + tensor.scale_offset : scales.data();
   const float stated = scalar_of(source_, tensor.global_scale, 1.0f);
   matrix.global_scale = tensor.convention == Nvfp4Convention::kCompressedTensors ? 1.0f / stated : stated;
   return matrix;
+}
+
+bool Encoder::copies_codes(const StoredTensor& tensor) const {
+  const bool fp4_source = tensor.format == MatrixFormat::kFP4 || tensor.format == MatrixFormat::kNVFP4;
+  return fp4_source &&
+         (options_.experts == ExpertTarget::kNative || options_.experts == ExpertTarget::kNvfp4);
+}
+
+bool Encoder::scales_need_codes(const StoredTensor& tensor) const { return !copies_codes(tensor); }
+
+ReadRange Encoder::range_of(const TensorInfo& stored, std::uint64_t offset, std::uint64_t bytes) const {
+  return {stored.shard, source_.table().shards()[stored.shard].data_begin + stored.begin + offset, bytes};
+}
+
+std::vector<ReadJob> Encoder::jobs(const OutputTensor& tensor) const {
+  std::vector<ReadJob> list;
+  const auto in_pieces = [&](const TensorInfo& stored, std::uint64_t offset, std::uint64_t bytes) {
+    for (std::uint64_t at = 0; at < bytes; at += kPieceBytes)
+      list.push_back({{range_of(stored, offset + at, std::min<std::uint64_t>(kPieceBytes, bytes - at))}});
+  };
+  if (tensor.role == Role::kCopy) {
+    in_pieces(*tensor.copy, 0, tensor.copy->bytes());
+  } else {
+    const StoredTensor& matrix = *tensor.matrix;
+    const Matrix sizes = matrix_of(matrix);
+    const auto code_bytes = static_cast<std::uint64_t>(sizes.code_bytes());
+    const auto scale_bytes = static_cast<std::uint64_t>(sizes.scale_bytes());
+    const ReadRange codes = range_of(*matrix.weight, matrix.code_offset, code_bytes);
+    ReadJob both{{codes}};
+    if (matrix.scale != nullptr)
+      both.ranges.push_back(range_of(*matrix.scale, matrix.scale_offset, scale_bytes));
+    if (tensor.role == Role::kCodes && copies_codes(matrix)) {
+      in_pieces(*matrix.weight, matrix.code_offset, code_bytes);
+    } else if (tensor.role == Role::kCodes || (tensor.role == Role::kScales && scales_need_codes(matrix))) {
+      list.push_back(std::move(both));
+    } else if (tensor.role == Role::kScales) {
+      list.push_back({{range_of(*matrix.scale, matrix.scale_offset, scale_bytes)}});
+    }
+  }
+  if (list.empty()) list.emplace_back();
+  return list;
 }
 
 Result<int> Encoder::shared_exponent(const StoredTensor& tensor) {
@@ -97,6 +129,10 @@ Result<int> Encoder::shared_exponent(const StoredTensor& tensor) {
       one = largest_exponent(fp4);
     }
     if (one && (!largest || *one > *largest)) largest = one;
+    for (const TensorInfo* part : {found->second->weight, found->second->scale})
+      if (part != nullptr)
+        (*source_.mappings())[part->shard].release(
+            source_.table().shards()[part->shard].data_begin + part->begin, part->bytes());
   }
   const std::lock_guard lock(mutex_);
   return exponents_.emplace(key, largest.value_or(0)).first->second;
@@ -115,12 +151,9 @@ Result<> Encoder::note_rounding(const StoredTensor& tensor, std::int64_t rounded
   return {};
 }
 
-Result<> Encoder::codes(const StoredTensor& tensor, const ByteSink& sink) {
-  const Matrix matrix = matrix_of(tensor);
-  const bool fp4_source = matrix.format == MatrixFormat::kFP4 || matrix.format == MatrixFormat::kNVFP4;
+Result<> Encoder::codes(const StoredTensor& tensor, const Matrix& matrix, const ByteSink& sink) {
   const bool fp4_target =
       options_.experts == ExpertTarget::kNative || options_.experts == ExpertTarget::kNvfp4;
-  if (fp4_source && fp4_target) return sink({matrix.codes, static_cast<std::size_t>(matrix.code_bytes())});
   const std::int64_t bytes_per_row = fp4_target                               ? matrix.cols / 2
                                      : options_.experts == ExpertTarget::kFp8 ? matrix.cols
                                                                               : matrix.cols * 2;
@@ -149,8 +182,7 @@ Result<> Encoder::codes(const StoredTensor& tensor, const ByteSink& sink) {
   return {};
 }
 
-Result<> Encoder::scales(const StoredTensor& tensor, const ByteSink& sink) {
-  Matrix matrix = matrix_of(tensor);
+Result<> Encoder::scales(const StoredTensor& tensor, const Matrix& matrix, const ByteSink& sink) {
   const std::int64_t step = rows_per_piece(matrix.cols);
   std::vector<std::uint8_t> codes;
   std::vector<std::uint8_t> fp4;
@@ -219,32 +251,24 @@ Result<> Encoder::input_scale(const StoredTensor& tensor, const ByteSink& sink) 
   return sink(std::as_bytes(std::span(&value, 1)));
 }
 
-Result<> Encoder::encode(const OutputTensor& tensor, const ByteSink& sink) {
-  const TensorInfo& read = tensor.role == Role::kCopy ? *tensor.copy
-                           : tensor.role == Role::kCodes || tensor.matrix->scale == nullptr
-                               ? *tensor.matrix->weight
-                               : *tensor.matrix->scale;
-  const TensorView view = source_.view(read);
-  const std::span<const std::byte> bytes(view.data, static_cast<std::size_t>(view.bytes()));
-  const auto release = [&] {
-    (*source_.mappings())[read.shard].release(source_.table().shards()[read.shard].data_begin + read.begin,
-                                              read.bytes());
-  };
+Result<> Encoder::encode(const OutputTensor& tensor, const ReadAhead::Loaded& loaded, const ByteSink& sink) {
   const auto run = [&]() -> Result<> {
     switch (tensor.role) {
       case Role::kCopy:
-        for (std::size_t at = 0; at < bytes.size(); at += kPieceBytes) {
-          const std::size_t size = std::min<std::size_t>(kPieceBytes, bytes.size() - at);
-          prefetch(bytes.subspan(at, size));
-          PIVOT_TRY_VOID(sink(bytes.subspan(at, size)));
-        }
-        return {};
+        return sink(loaded.size() > 0 ? loaded.range(0) : std::span<const std::byte>());
       case Role::kCodes:
-        prefetch(bytes);
-        return codes(*tensor.matrix, sink);
+        if (copies_codes(*tensor.matrix)) return sink(loaded.range(0));
+        return codes(*tensor.matrix,
+                     matrix_of(*tensor.matrix, loaded.range(0),
+                               loaded.size() > 1 ? loaded.range(1) : std::span<const std::byte>()),
+                     sink);
       case Role::kScales:
-        prefetch(bytes);
-        return scales(*tensor.matrix, sink);
+        if (!scales_need_codes(*tensor.matrix))
+          return scales(*tensor.matrix, matrix_of(*tensor.matrix, {}, loaded.range(0)), sink);
+        return scales(*tensor.matrix,
+                      matrix_of(*tensor.matrix, loaded.range(0),
+                                loaded.size() > 1 ? loaded.range(1) : std::span<const std::byte>()),
+                      sink);
       case Role::kInputScale:
         return input_scale(*tensor.matrix, sink);
       case Role::kGlobalScale: {
@@ -256,7 +280,6 @@ Result<> Encoder::encode(const OutputTensor& tensor, const ByteSink& sink) {
     return {};
   };
   Result<> result = run();
-  release();
   if (!result && tensor.matrix != nullptr)
     return fail(std::move(result).error().with(fmt::format("converting {}", tensor.matrix->name)));
   return result;

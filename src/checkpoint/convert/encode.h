@@ -1,4 +1,5 @@
-// Produces the bytes of one output tensor from the source, in pieces of bounded size.
+// Produces the bytes of one output tensor from parts of the source that a ReadAhead brings, in pieces of
+// bounded size.
 #pragma once
 
 #include <functional>
@@ -6,7 +7,9 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
+#include "base/read_ahead.h"
 #include "checkpoint/convert/shard_plan.h"
 
 namespace pivot {
@@ -18,15 +21,23 @@ class Encoder {
   // Everything passed in must outlive the encoder. Thread-safe.
   Encoder(const Checkpoint& source, const ModelLayout& layout, const ConvertOptions& options);
 
-  Result<> encode(const OutputTensor& tensor, const ByteSink& sink);
+  // The reads that a tensor needs, in order; encode() is called once per job with its bytes. One empty job
+  // where none is needed.
+  std::vector<ReadJob> jobs(const OutputTensor& tensor) const;
+  Result<> encode(const OutputTensor& tensor, const ReadAhead::Loaded& loaded, const ByteSink& sink);
 
   std::int64_t rounded_values() const { return rounded_values_; }
   const std::string& rounded_example() const { return rounded_example_; }
 
  private:
-  Matrix matrix_of(const StoredTensor& tensor) const;
-  Result<> codes(const StoredTensor& tensor, const ByteSink& sink);
-  Result<> scales(const StoredTensor& tensor, const ByteSink& sink);
+  bool copies_codes(const StoredTensor& tensor) const;
+  bool scales_need_codes(const StoredTensor& tensor) const;
+  ReadRange range_of(const TensorInfo& stored, std::uint64_t offset, std::uint64_t bytes) const;
+  // The matrix with its parts in the mapping, except for those given.
+  Matrix matrix_of(const StoredTensor& tensor, std::span<const std::byte> codes = {},
+                   std::span<const std::byte> scales = {}) const;
+  Result<> codes(const StoredTensor& tensor, const Matrix& matrix, const ByteSink& sink);
+  Result<> scales(const StoredTensor& tensor, const Matrix& matrix, const ByteSink& sink);
   Result<> input_scale(const StoredTensor& tensor, const ByteSink& sink);
   // The exponent that w1 and w3 of an expert share, or w2's own (specification 4.3); 0 where all codes are
   // zero.

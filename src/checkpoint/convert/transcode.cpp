@@ -138,32 +138,39 @@ Result<> fp4_scales(const Matrix& m, std::int64_t row_begin, std::int64_t row_en
     for (std::int64_t half = 0; half < halves; half += 2) {
       const std::uint8_t first = byte_at(m.scales, row * halves + half);
       const std::uint8_t second = byte_at(m.scales, row * halves + half + 1);
-      const bool first_zero = zero_codes(m, row, half * kNvfp4GroupCols, kNvfp4GroupCols);
-      const bool second_zero = zero_codes(m, row, (half + 1) * kNvfp4GroupCols, kNvfp4GroupCols);
-      const bool zero = first_zero && second_zero;
-      if (zero && (first == kSmallestE4m3 || first != second)) {
-        scales[at++] = kZeroBlockE8m0;
-        continue;
-      }
-      if (first != second && !first_zero && !second_zero)
-        return fail(
-            ErrorCode::kUnsupported,
-            "row {}, the halves of block {} have the scales {} and {}: no lossless cast of native FP4", row,
-            half / 2, e4m3_to_float(first), e4m3_to_float(second));
-      const std::uint8_t code = first_zero ? second : first;
-      const auto exponent = exact_log2(e4m3_to_float(code));
-      const int byte = exponent ? *exponent + *global + kE8m0Bias : -1;
-      if (byte < 0 || byte >= kE8m0Nan) {
-        if (zero) {
+      // Codes are looked at only where the scales leave a question: that is rare, and they are most of the
+      // bytes.
+      const auto zero_half = [&](std::int64_t which) {
+        return zero_codes(m, row, (half + which) * kNvfp4GroupCols, kNvfp4GroupCols);
+      };
+      std::uint8_t code = first;
+      if (first != second) {
+        const bool first_zero = zero_half(0);
+        const bool second_zero = zero_half(1);
+        if (!first_zero && !second_zero)
+          return fail(
+              ErrorCode::kUnsupported,
+              "row {}, the halves of block {} have the scales {} and {}: no lossless cast of native FP4", row,
+              half / 2, e4m3_to_float(first), e4m3_to_float(second));
+        if (first_zero && second_zero) {
           scales[at++] = kZeroBlockE8m0;
           continue;
         }
+        if (first_zero) code = second;
+      }
+      const auto exponent = exact_log2(e4m3_to_float(code));
+      const int byte = exponent ? *exponent + *global + kE8m0Bias : -1;
+      const bool odd = byte < 0 || byte >= kE8m0Nan;
+      if ((odd || code == kSmallestE4m3) && zero_half(0) && zero_half(1)) {
+        scales[at++] = kZeroBlockE8m0;
+        continue;
+      }
+      if (odd)
         return fail(ErrorCode::kUnsupported,
                     "row {}, block {} has the scale {}, which is no power of two that E8M0 holds: no "
                     "lossless cast of native FP4",
                     row, half / 2,
                     static_cast<double>(e4m3_to_float(code)) * static_cast<double>(m.global_scale));
-      }
       scales[at++] = static_cast<std::uint8_t>(byte);
     }
   return {};

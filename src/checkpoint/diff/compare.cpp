@@ -1,6 +1,7 @@
 #include "checkpoint/diff/compare.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -24,25 +25,37 @@ bool equal_bytes(const std::byte* a, const std::byte* b, std::int64_t count) {
   return count == 0 || std::memcmp(a, b, static_cast<std::size_t>(count)) == 0;
 }
 
-float block_scale(const Matrix& m, std::int64_t row, std::int64_t column) {
-  if (m.format == MatrixFormat::kNVFP4) {
-    const auto code =
-        std::to_integer<std::uint8_t>(m.scales[row * (m.cols / kNvfp4GroupCols) + column / kNvfp4GroupCols]);
-    return e4m3_to_float(code) * m.global_scale;
+// What each scale byte of an FP4 or NVFP4 matrix stands for.
+std::array<float, 256> scale_values(const Matrix& m) {
+  std::array<float, 256> values{};
+  for (std::size_t byte = 0; byte < values.size(); ++byte) {
+    const auto code = static_cast<std::uint8_t>(byte);
+    values[byte] =
+        m.format == MatrixFormat::kNVFP4 ? e4m3_to_float(code) * m.global_scale : e8m0_to_float(code);
   }
-  return e8m0_to_float(
-      std::to_integer<std::uint8_t>(m.scales[row * (m.cols / kFp4GroupCols) + column / kFp4GroupCols]));
+  return values;
 }
 
 // Two FP4 matrices with equal codes have equal values where the scales of every block with a nonzero code
 // agree.
 bool scales_give_equal_values(const Matrix& a, const Matrix& b) {
+  const std::array<float, 256> values_a = scale_values(a);
+  const std::array<float, 256> values_b = scale_values(b);
+  // 16-blocks a scale byte covers, as a shift.
+  const int shift_a = a.format == MatrixFormat::kNVFP4 ? 0 : 1;
+  const int shift_b = b.format == MatrixFormat::kNVFP4 ? 0 : 1;
+  const std::int64_t blocks = a.cols / kNvfp4GroupCols;
   for (std::int64_t row = 0; row < a.rows; ++row) {
     const std::byte* codes = a.codes + row * (a.cols / 2);
-    for (std::int64_t column = 0; column < a.cols; column += kNvfp4GroupCols) {
-      if (block_scale(a, row, column) == block_scale(b, row, column)) continue;
-      const std::byte* block = codes + column / 2;
-      if (std::any_of(block, block + kNvfp4GroupCols / 2,
+    const std::byte* scales_a = a.scales + row * (blocks >> shift_a);
+    const std::byte* scales_b = b.scales + row * (blocks >> shift_b);
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const auto byte_a = std::to_integer<std::uint8_t>(scales_a[block >> shift_a]);
+      const auto byte_b = std::to_integer<std::uint8_t>(scales_b[block >> shift_b]);
+      if (values_a[byte_a] == values_b[byte_b]) [[likely]]
+        continue;
+      const std::byte* at = codes + block * (kNvfp4GroupCols / 2);
+      if (std::any_of(at, at + kNvfp4GroupCols / 2,
                       [](std::byte pair) { return (pair & std::byte{0x77}) != std::byte{0}; }))
         return false;
     }

@@ -193,25 +193,24 @@ Evaluation evaluate(const ModelFacts& model, const Machine& machine, const Arran
 std::optional<Recommendation> recommend(const ModelFacts& model, const Machine& machine,
                                         const Workload& workload,
                                         const std::vector<Evaluation>& evaluations) {
+  constexpr double kTie = 0.98;  // within this share of the most requests the faster single stream wins
   std::optional<Recommendation> result;
+  const auto resident = [&](std::size_t i) { return evaluations[i].memory.resident_experts >= 1; };
+  const auto requests = [&](std::size_t i) { return evaluations[i].requests_per_second; };
+  const auto stream = [&](std::size_t i) { return evaluations[i].single.tokens_per_second(); };
   for (std::size_t i = 0; i < evaluations.size(); ++i) {
-    const Evaluation& candidate = evaluations[i];
-    if (!candidate.fits) continue;
-    if (!result) {
-      result = Recommendation{i, i, {}};
-      continue;
-    }
-    const Evaluation& best = evaluations[result->best];
-    const bool resident = candidate.memory.resident_experts >= 1;
-    const bool best_resident = best.memory.resident_experts >= 1;
-    if (resident != best_resident ? resident
-                                  : candidate.requests_per_second > best.requests_per_second * 1.0001)
+    if (!evaluations[i].fits) continue;
+    if (!result) result = Recommendation{i, i, {}};
+    if (resident(i) != resident(result->best) ? resident(i) : requests(i) > requests(result->best))
       result->best = i;
-    if (candidate.single.tokens_per_second() >
-        evaluations[result->fastest_stream].single.tokens_per_second() * 1.0001)
-      result->fastest_stream = i;
+    if (stream(i) > stream(result->fastest_stream)) result->fastest_stream = i;
   }
   if (!result) return result;
+  const std::size_t most = result->best;
+  for (std::size_t i = 0; i < evaluations.size(); ++i)
+    if (evaluations[i].fits && resident(i) == resident(most) && requests(i) >= kTie * requests(most) &&
+        stream(i) > stream(result->best))
+      result->best = i;
   const Evaluation& best = evaluations[result->best];
   std::vector<std::string>& reasons = result->reasons;
   reasons.push_back(

@@ -19,7 +19,8 @@ std::int64_t count_ports(const Migration& migration, Port port) {
 void add_summary(const MigrationInput& input, Migration& migration) {
   const Source from_layers = {Basis::kComputed, "the layers below"};
   auto& summary = migration.summary;
-  summary.push_back({fmt::format("From {} to {}.", side_name(input.a), side_name(input.b)),
+  summary.push_back({fmt::format("From A, {} ({}), to B, {} ({}).", side_name(input.a),
+                                 input.a.inspection.label, side_name(input.b), input.b.inspection.label),
                      {input.a.headers && input.b.headers ? Basis::kComputed : Basis::kAssumption,
                       "identification from headers and config"}});
   if (!migration.same_architecture) {
@@ -30,6 +31,11 @@ void add_summary(const MigrationInput& input, Migration& migration) {
                        {Basis::kComputed, "identification from config"}});
     return;
   }
+  if (input.b.inspection.identification.variant == "Base")
+    summary.push_back(
+        {"B is the pre-trained \"-Base\" model: it does not follow instructions. The base checkpoint that "
+         "people mean when they leave NVFP4 is DeepSeek-V4-Flash (or -0731), FP4 + FP8.",
+         {Basis::kPublicFact, "specification 1.2"}});
   summary.push_back(
       {fmt::format("{} of {} parts port unchanged, {} with changes, {} do not port.",
                    count_ports(migration, Port::kUnchanged), migration.feasibility.size(),
@@ -103,9 +109,8 @@ bool same_lineage(const MigrationInput& input) { return input.a.formats.head == 
 
 std::string side_name(const MigrationSide& side) {
   const Identification& id = side.inspection.identification;
-  std::string name = id.family;
-  if (!id.variant.empty()) name += " " + id.variant;
-  return fmt::format("{} ({})", name.empty() ? "an unknown checkpoint" : name, side.inspection.label);
+  if (id.family.empty()) return "an unknown checkpoint";
+  return id.variant.empty() ? id.family : id.family + " " + id.variant;
 }
 
 Result<MigrationSide> migration_side(const Subject& subject, const InspectOptions& inspect_options,

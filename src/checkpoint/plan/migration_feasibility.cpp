@@ -15,6 +15,7 @@ Source header_source(const MigrationInput& input) {
 }
 
 std::string evidence(const ModuleComparison& module) {
+  if (module.equal() && module.tensors_a == 1) return "the one tensor has the same name, dtype and shape";
   if (module.equal())
     return fmt::format("all {} tensors have the same name, dtype and shape", module.tensors_a);
   return fmt::format("{} tensors agree in name, dtype and shape, {} differ, {} are only in A, {} only in B",

@@ -65,16 +65,24 @@ void add_practicality(const MigrationInput& input, Migration& migration) {
          {input.download_rate_given ? Basis::kComputed : Basis::kAssumption,
           input.download_rate_given ? "size over the rate given"
                                     : "size over 1 Gbit/s; give yours with --bandwidth"}});
+    // Room for B beside A, so that going back needs no second download. Headers say nothing of the
+    // deployment's disk.
     const auto& free = input.a.inspection.free_disk_bytes;
-    // Room for B beside A, so that going back needs no second download.
-    if (free) {
-      const bool enough = static_cast<double>(*free) >= size_b * 1.01;
+    if (!input.a.data || !free) {
+      migration.practicality.push_back(
+          {fmt::format("Disk: B beside A needs {} free; A is known by its headers or config only, so what is "
+                       "free where it lies is an open fact.",
+                       format_bytes(size_b * 1.01)),
+           {Basis::kComputed, "B's size and one percent"}});
+    } else {
+      const double short_of = size_b * 1.01 - static_cast<double>(*free);
       migration.practicality.push_back(
           {fmt::format("Disk: {} are free where A lies; B beside A needs {}{}.",
                        format_bytes(static_cast<double>(*free)), format_bytes(size_b * 1.01),
-                       enough ? ""
-                              : fmt::format(", {} more than there is: free them or put B on another disk",
-                                            format_bytes(size_b * 1.01 - static_cast<double>(*free)))),
+                       short_of <= 0
+                           ? ""
+                           : fmt::format(", {} more than there is: free them or put B on another disk",
+                                         format_bytes(short_of))),
            {Basis::kMeasured, "statvfs of A's disk"}});
     }
   }
@@ -132,9 +140,10 @@ void add_open_facts(const MigrationInput& input, Migration& migration) {
   const Inspection& a = input.a.inspection;
   const bool nvfp4 = is_nvfp4(input.a.formats.experts);
   if (!input.a.data) {
-    open.push_back({"Which files are really on the deployment's disk (variant, revision, complete or not)?",
-                    "everything above was said of headers or a config, not of your copy",
-                    "pivot inspect /path/to/A"});
+    open.push_back(
+        {"Which files are really on the deployment's disk (variant, revision, complete or not), and how much "
+         "is free there?",
+         "everything above was said of headers or a config, not of your copy", "pivot inspect /path/to/A"});
   }
   if (nvfp4 && !(a.nvfp4 && a.nvfp4->checked == a.nvfp4->matrices))
     open.push_back({"Is A the lossless cast of the native weights?",

@@ -112,7 +112,7 @@ void add_memory(Document& document, const Plan& plan) {
   if (plan.evaluations.empty()) return;
   const Evaluation& shown = plan.evaluations[best];
   Table table;
-  table.caption = fmt::format("{}, {} sequences of {} tokens per replica; weights {}",
+  table.caption = fmt::format("{}, batch of {} at {} tokens each per replica; weights {}",
                               shown.arrangement.name(), format_number(shown.loaded.batch),
                               format_count(plan.workload.context_tokens), plan.bytes_basis);
   table.columns = {{"class", Align::kLeft}, {"bytes", Align::kRight}, {"size", Align::kRight}};

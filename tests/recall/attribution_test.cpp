@@ -1,0 +1,52 @@
+// Every injected fault is laid at its part, and clean runs at none.
+#include "recall/attribution.h"
+
+#include <gtest/gtest.h>
+
+#include "recall/embedded.h"
+
+namespace pivot::recall {
+namespace {
+
+// Long enough that 64 selected entries are a choice: more than 256 tokens.
+std::vector<Case> cases(std::uint64_t seed, std::int64_t samples) {
+  return embedded_cases({{Task::kMultiKey}, {480}, {0.1, 0.3}, {0, 3}, 4, samples, seed});
+}
+
+Attribution attribute_fault(Fault fault) {
+  AttributionSubject subject = embedded_subject();
+  // A step of few tokens, so that state between steps matters; the fault of the state would cost nothing
+  // otherwise.
+  if (fault == Fault::kCompressorLostBetweenSteps) subject.chunk_tokens = 6;
+  subject.backend = make_faulty_backend(subject.backend, subject.weights, subject.knobs, fault).value();
+  return attribute(subject, cases(3, 3)).value();
+}
+
+class InjectedFault : public testing::TestWithParam<FaultInfo> {};
+
+INSTANTIATE_TEST_SUITE_P(Faults, InjectedFault, testing::ValuesIn(fault_table().begin(), fault_table().end()),
+                         [](const testing::TestParamInfo<FaultInfo>& info) {
+                           std::string name(info.param.name);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST_P(InjectedFault, IsLaidAtItsPart) {
+  const Attribution attribution = attribute_fault(GetParam().fault);
+  const Verdict& verdict = attribution.verdict;
+  EXPECT_TRUE(verdict.kind == VerdictKind::kPart || verdict.kind == VerdictKind::kHarmless)
+      << verdict.sentence;
+  EXPECT_EQ(to_string(verdict.part), to_string(GetParam().part)) << verdict.sentence;
+  RecordProperty("verdict", verdict.sentence);
+  std::printf("%s: %s\n", std::string(GetParam().name).c_str(), verdict.sentence.c_str());
+}
+
+TEST(Attribution, CleanRunsAreNotAccused) {
+  for (std::uint64_t seed = 100; seed < 103; ++seed) {
+    const Attribution attribution = attribute(embedded_subject(), cases(seed, 1)).value();
+    EXPECT_EQ(attribution.verdict.kind, VerdictKind::kClean) << seed << ": " << attribution.verdict.sentence;
+  }
+}
+
+}  // namespace
+}  // namespace pivot::recall
