@@ -41,5 +41,7 @@ Run add_chat(CLI::App& app);
 Run add_demo(CLI::App& app);
 Run add_logits(CLI::App& app);
 Run add_knobs(CLI::App& app);
+Run add_recall(CLI::App& app);
+Run add_accept(CLI::App& app);
 
 }  // namespace pivot::cli

@@ -1,0 +1,33 @@
+// The parts of the engine that a loss of recall can be laid at, in the order in which a step computes them:
+// of two that disagree with the oracle, the earlier one is the cause.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace pivot::recall {
+
+enum class Part : std::uint8_t {
+  kCompressorRestore,  // compressor state after going back to a saved point
+  kCompressorCarry,    // compressor state from one step to the next
+  kWindowRestore,      // window rows after going back to a saved point
+  kWindowCarry,        // window rows from one step to the next
+  kRope,               // rotary embedding of a layer kind
+  kRawRows,            // this step's KV rows
+  kEntryScales,        // scales of compressed KV rows
+  kEntryRows,          // compressed KV rows
+  kKeyRotation,        // Hadamard rotation of index keys
+  kKeyScales,          // scales of index keys
+  kKeyLayout,          // byte layout of index keys
+  kKeyValues,          // index keys
+  kIndexQuery,         // index queries
+  kTopkSize,           // fewer entries selected than index_topk
+  kTopkCandidates,     // entries selected that are not the best
+  kExperts,            // routed experts
+};
+inline constexpr int kNumParts = 16;
+
+// "index keys: rotation".
+std::string_view to_string(Part part);
+
+}  // namespace pivot::recall

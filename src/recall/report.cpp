@@ -1,0 +1,242 @@
+#include "recall/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/report/units.h"
+#include "recall/statistics.h"
+
+namespace pivot::recall {
+namespace {
+
+using report::Align;
+
+struct Tally {
+  std::int64_t right = 0, cases = 0;
+  double similarity = 0, found = 0;
+  void add(const CaseResult& r) {
+    right += r.score.exact ? 1 : 0;
+    ++cases;
+    similarity += r.score.similarity;
+    found += r.score.found;
+  }
+  double rate() const {
+    return cases == 0 ? std::numeric_limits<double>::quiet_NaN()
+                      : static_cast<double>(right) / static_cast<double>(cases);
+  }
+  double mean(double sum) const { return cases == 0 ? 0 : sum / static_cast<double>(cases); }
+};
+
+report::Cell rate_cell(const Tally& tally) {
+  const Interval interval = wilson_interval(tally.right, tally.cases);
+  const report::Tone tone = tally.right == tally.cases ? report::Tone::kGood
+                            : interval.high < 0.9      ? report::Tone::kBad
+                                                       : report::Tone::kWarning;
+  return {fmt::format("{:.3f}  [{:.2f}, {:.2f}]", tally.rate(), interval.low, interval.high), tone};
+}
+
+template <class Key>
+void tally_table(report::Document& document, const std::string& caption, const std::string& title,
+                 const std::vector<CaseResult>& results, const Key& key_of) {
+  std::map<std::pair<Task, std::int64_t>, std::pair<std::string, Tally>> rows;
+  for (const CaseResult& r : results) {
+    const auto [order, label] = key_of(r);
+    auto& row = rows[{r.spec.task, order}];
+    row.first = label;
+    row.second.add(r);
+  }
+  report::Table table;
+  table.caption = caption;
+  table.columns = {{"task"},
+                   {title, Align::kRight},
+                   {"cases", Align::kRight},
+                   {"right", Align::kRight},
+                   {"recall  [95 %]", Align::kRight},
+                   {"parts found", Align::kRight},
+                   {"similarity", Align::kRight}};
+  for (const auto& [key, row] : rows) {
+    const Tally& t = row.second;
+    table.rows.push_back({std::string(to_string(key.first)), row.first, std::to_string(t.cases),
+                          std::to_string(t.right), rate_cell(t), fmt::format("{:.3f}", t.mean(t.found)),
+                          fmt::format("{:.3f}", t.mean(t.similarity))});
+  }
+  document.add(std::move(table));
+}
+
+void heatmaps(report::Document& document, const std::vector<CaseResult>& results) {
+  std::map<Task, std::map<std::pair<double, std::int64_t>, Tally>> maps;
+  std::map<Task, std::pair<std::set<double>, std::set<std::int64_t>>> axes;
+  for (const CaseResult& r : results) {
+    maps[r.spec.task][{r.spec.depth, r.spec.length_tokens}].add(r);
+    axes[r.spec.task].first.insert(r.spec.depth);
+    axes[r.spec.task].second.insert(r.spec.length_tokens);
+  }
+  for (const auto& [task, cells] : maps) {
+    report::Heatmap map;
+    map.title = fmt::format("{}: recall by prompt length (tokens) and depth of the fact", to_string(task));
+    map.unit = "recall";
+    map.low = 0, map.high = 1;
+    for (const std::int64_t length : axes[task].second)
+      map.column_labels.push_back(report::format_tokens(static_cast<double>(length)));
+    for (const double depth : axes[task].first) {
+      map.row_labels.push_back(fmt::format("{:.0f} %", 100 * depth));
+      for (const std::int64_t length : axes[task].second) {
+        const auto found = cells.find({depth, length});
+        map.values.push_back(found == cells.end() ? std::numeric_limits<double>::quiet_NaN()
+                                                  : found->second.rate());
+      }
+    }
+    document.add(std::move(map));
+  }
+}
+
+struct FidelityTally {
+  std::int64_t cases = 0, limited = 0, queries = 0, worst_rank = -1;
+  double overlap = 0, worst_overlap = 1, entry_mass = 0, total_mass = 0, margin = 0, selected = 0;
+};
+
+std::map<std::pair<std::int64_t, std::int32_t>, FidelityTally> tally_fidelity(
+    const std::vector<CaseResult>& results) {
+  std::map<std::pair<std::int64_t, std::int32_t>, FidelityTally> tallies;
+  for (const CaseResult& r : results)
+    for (const LayerFidelity& f : r.fidelity) {
+      FidelityTally& t = tallies[{r.spec.length_tokens, f.layer}];
+      const auto n = static_cast<double>(f.queries);
+      ++t.cases;
+      t.queries += f.queries, t.limited += f.limited;
+      t.overlap += n * f.overlap, t.entry_mass += n * f.entry_mass, t.total_mass += n * f.total_mass,
+          t.selected += n * f.fact_selected;
+      t.margin += static_cast<double>(f.limited) * f.margin;
+      t.worst_overlap = std::min(t.worst_overlap, f.worst_overlap);
+      t.worst_rank = std::max(t.worst_rank, f.fact_rank);
+    }
+  for (auto& [key, t] : tallies) {
+    const auto n = static_cast<double>(std::max<std::int64_t>(1, t.queries));
+    t.overlap /= n, t.entry_mass /= n, t.total_mass /= n, t.selected /= n;
+    t.margin /= static_cast<double>(std::max<std::int64_t>(1, t.limited));
+  }
+  return tallies;
+}
+
+void fidelity_table(report::Document& document, const std::vector<CaseResult>& results) {
+  const auto tallies = tally_fidelity(results);
+  if (tallies.empty()) return;
+  document.heading("Fidelity of the selection");
+  document.paragraph(
+      "Compared with an index in fp32 without any rounding, on the same activations. Overlap: share of the "
+      "exact top-k that was selected. Mass: attention probability "
+      "that went to selected entries, of all entries' and of everything's. Margin: exact score at the cut "
+      "minus the next, in deviations of the scores. Rank: of the best "
+      "entry that holds the fact, where the value is predicted (0 is first; the worst over the cases).");
+  report::Table table;
+  table.columns = {
+      {"tokens", Align::kRight},      {"layer", Align::kRight},        {"queries", Align::kRight},
+      {"limited", Align::kRight},     {"overlap", Align::kRight},      {"worst", Align::kRight},
+      {"entry mass", Align::kRight},  {"total mass", Align::kRight},   {"margin", Align::kRight},
+      {"fact's rank", Align::kRight}, {"fact selected", Align::kRight}};
+  for (const auto& [key, t] : tallies)
+    table.rows.push_back({std::to_string(key.first), std::to_string(key.second), std::to_string(t.queries),
+                          std::to_string(t.limited), fmt::format("{:.4f}", t.overlap),
+                          fmt::format("{:.3f}", t.worst_overlap), fmt::format("{:.4f}", t.entry_mass),
+                          fmt::format("{:.4f}", t.total_mass), fmt::format("{:.4f}", t.margin),
+                          t.worst_rank < 0 ? "-" : std::to_string(t.worst_rank),
+                          fmt::format("{:.3f}", t.selected)});
+  document.add(std::move(table));
+}
+
+}  // namespace
+
+report::Document run_document(const RunFacts& facts, const std::vector<CaseResult>& results) {
+  report::Document document;
+  document.title = fmt::format("Recall of {}", facts.model);
+  document.subtitle =
+      fmt::format("{} cases on {}, knobs: {}, wording: {}, text: {} ({} tokens), {}", results.size(),
+                  facts.device, facts.knobs, facts.wording, facts.text,
+                  report::format_count(facts.text_tokens), report::format_seconds(facts.seconds));
+  if (facts.partial)
+    document.paragraph(fmt::format("PARTIAL: stopped after {} of {} cases; the figures below are of these.",
+                                   results.size(), facts.wanted_cases),
+                       report::Tone::kWarning);
+  tally_table(document, "By length", "tokens", results, [](const CaseResult& r) {
+    return std::pair(r.spec.length_tokens, std::to_string(r.spec.length_tokens));
+  });
+  heatmaps(document, results);
+  if (std::any_of(results.begin(), results.end(), [](const CaseResult& r) { return r.spec.residue >= 0; }))
+    tally_table(document, "By prompt length modulo", "residue", results, [](const CaseResult& r) {
+      return std::pair(r.spec.modulus * 1000 + r.spec.residue,
+                       fmt::format("{} mod {}", r.spec.residue, r.spec.modulus));
+    });
+  fidelity_table(document, results);
+  const auto wrong =
+      std::count_if(results.begin(), results.end(), [](const CaseResult& r) { return !r.score.exact; });
+  if (wrong > 0) {
+    document.heading("Wrong answers");
+    report::Table table;
+    table.columns = {{"case"}, {"wanted"}, {"answer"}};
+    for (const CaseResult& r : results) {
+      if (r.score.exact || table.rows.size() >= 12) continue;
+      std::string wanted;
+      for (const std::string& value : r.expected) wanted += (wanted.empty() ? "" : ", ") + value;
+      table.rows.push_back({r.id, wanted, report::truncate(r.answer, 80)});
+    }
+    if (wrong > static_cast<std::int64_t>(table.rows.size()))
+      table.caption = fmt::format("The first {} of {}", table.rows.size(), wrong);
+    document.add(std::move(table));
+  }
+  document.heading("What this says, and what it does not");
+  document.paragraph(
+      "Synthetic questions about planted facts, greedy answers, exact comparison. A high figure shows that "
+      "the facts can be read at these lengths and places by this engine; it says nothing about "
+      "reasoning over a text, about other wordings, or about another model. Intervals are Wilson's, 95 %, "
+      "for independent cases.");
+  return document;
+}
+
+std::string run_json(const RunFacts& facts, const std::vector<CaseResult>& results) {
+  nlohmann::ordered_json json;
+  json["model"] = facts.model;
+  json["device"] = facts.device;
+  json["knobs"] = facts.knobs;
+  json["wording"] = facts.wording;
+  json["text"] = facts.text;
+  json["text_tokens"] = facts.text_tokens;
+  json["partial"] = facts.partial;
+  json["wanted_cases"] = facts.wanted_cases;
+  json["seconds"] = facts.seconds;
+  std::map<Task, Tally> tasks;
+  for (const CaseResult& r : results) tasks[r.spec.task].add(r);
+  json["tasks"] = nlohmann::ordered_json::array();
+  for (const auto& [task, t] : tasks) {
+    const Interval interval = wilson_interval(t.right, t.cases);
+    json["tasks"].push_back({{"task", to_string(task)},
+                             {"cases", t.cases},
+                             {"right", t.right},
+                             {"recall", t.rate()},
+                             {"low", interval.low},
+                             {"high", interval.high},
+                             {"found", t.mean(t.found)},
+                             {"similarity", t.mean(t.similarity)}});
+  }
+  json["fidelity"] = nlohmann::ordered_json::array();
+  for (const auto& [key, t] : tally_fidelity(results))
+    json["fidelity"].push_back({{"length", key.first},
+                                {"layer", key.second},
+                                {"queries", t.queries},
+                                {"limited", t.limited},
+                                {"overlap", t.overlap},
+                                {"worst_overlap", t.worst_overlap},
+                                {"entry_mass", t.entry_mass},
+                                {"total_mass", t.total_mass},
+                                {"margin", t.margin},
+                                {"fact_rank", t.worst_rank},
+                                {"fact_selected", t.selected}});
+  json["cases"] = nlohmann::ordered_json::array();
+  for (const CaseResult& r : results) json["cases"].push_back(nlohmann::ordered_json::parse(to_json(r)));
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace pivot::recall
