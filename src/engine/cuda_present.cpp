@@ -20,7 +20,7 @@ Result<SyntheticModel> synthesize_model(Backend& backend, const ModelConfig& con
   SyntheticModel model;
   PIVOT_TRY(model.weights, synthesize_cuda_weights(backend, config, resident_experts));
   model.bytes = cuda::placed_bytes(*model.weights, resident_experts);
-  model.read_bytes_per_second = cuda_read_bandwidth(backend);
+  model.read_bytes_per_second = cuda_read_bandwidth(backend, *model.weights);
   return model;
 }
 

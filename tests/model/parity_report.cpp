@@ -33,7 +33,18 @@ int report(const std::vector<std::string>& backends, std::string_view filter, bo
     for (const ParityCase& parity : parity_cases()) {
       if (parity.id().find(filter) == std::string::npos || !has_data(parity)) continue;
       const auto start = std::chrono::steady_clock::now();
-      const std::vector<Metric> metrics = parity.run(*backend);
+      std::vector<Metric> metrics;
+      try {
+        metrics = parity.run(*backend);
+      } catch (const Refused& refused) {
+        if (json)
+          fmt::print("{}\n{{\"backend\": \"{}\", \"case\": \"{}\", \"refused\": \"{}\"}}", first ? "" : ",", name,
+                     parity.id(), refused.what());
+        else
+          fmt::print("{:<14} {:<38} refused: {}\n", name, parity.id(), refused.what());
+        first = false;
+        continue;
+      }
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       if (json) {
         fmt::print("{}\n{{\"backend\": \"{}\", \"case\": \"{}\", \"seconds\": {:.3f}", first ? "" : ",", name,

@@ -40,7 +40,9 @@ Runner::Runner(std::shared_ptr<const ModelWeights> weights, std::shared_ptr<Back
       static_cast<std::int32_t>(options.max_step_tokens > 0 ? options.max_step_tokens : options.max_context);
   model_options.max_step_spans = options.sequences;
   model_options.max_logit_rows = options.max_logit_rows > 0 ? options.max_logit_rows : options.sequences;
-  model_ = value_or_die(Model::create(std::move(weights), backend, model_options));
+  auto model = Model::create(std::move(weights), backend, model_options);
+  if (!model && model.error().code == ErrorCode::kUnsupported) throw Refused(model.error().to_string());
+  model_ = value_or_die(std::move(model));
   tables_ = value_or_die(PageTables::create(backend, layout, options.sequences, options.max_context));
   pool_ = value_or_die(CachePool::create(backend, std::move(layout), pool_options));
   for (std::int32_t i = 0; i < options.sequences; ++i)

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,9 +44,14 @@ struct RunnerOptions {
   bool poison = true;
 };
 
+// The back-end cannot run this model with these knobs (Backend::supports): a report may skip the case.
+struct Refused : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 class Runner {
  public:
-  // Aborts on an Error: the tests of errors call the library themselves.
+  // Aborts on an Error, but throws Refused for kUnsupported: the tests of errors call the library themselves.
   Runner(std::shared_ptr<const ModelWeights> weights, std::shared_ptr<Backend> backend,
          const RunnerOptions& options);
 

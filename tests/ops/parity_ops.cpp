@@ -88,7 +88,7 @@ class OpRunner::Memory {
   std::vector<std::byte*> taken_;
 };
 
-OpRunner::OpRunner(std::unique_ptr<Backend> backend, std::shared_ptr<const ModelWeights> weights, Knobs knobs)
+OpRunner::OpRunner(std::shared_ptr<Backend> backend, std::shared_ptr<const ModelWeights> weights, Knobs knobs)
     : backend_(std::move(backend)), knobs_(knobs) {
   const Result<> supported = backend_->supports(*weights, knobs);
   PIVOT_CHECK(supported, "{}", supported.error().to_string());

@@ -16,7 +16,7 @@ namespace pivot::test {
 
 struct BackendFactory {
   std::string name;
-  std::function<std::unique_ptr<Backend>()> make;
+  std::function<std::shared_ptr<Backend>()> make;
 };
 inline void PrintTo(const BackendFactory& factory, std::ostream* out) { *out << factory.name; }
 // Every back-end that the grid compares with the oracle. A CUDA build adds its own.
@@ -45,7 +45,7 @@ struct OpInputs {
 // A model on a back-end, and the ops on it.
 class OpRunner {
  public:
-  OpRunner(std::unique_ptr<Backend> backend, std::shared_ptr<const ModelWeights> weights, Knobs knobs);
+  OpRunner(std::shared_ptr<Backend> backend, std::shared_ptr<const ModelWeights> weights, Knobs knobs);
 
   Backend& backend() { return *backend_; }
   Outputs embed(const StepCase& step);
@@ -67,7 +67,7 @@ class OpRunner {
   }
   const LayerWeights& layer() const { return weights_->layers[0]; }
 
-  std::unique_ptr<Backend> backend_;
+  std::shared_ptr<Backend> backend_;
   std::shared_ptr<const ModelWeights> weights_;
   Knobs knobs_;
   std::vector<float> frequencies_;

@@ -120,16 +120,17 @@ class CudaBackend final : public Backend {
   }
   Result<> synchronize() override { return check_cuda(cudaStreamSynchronize(stream_), "running the step"); }
   Result<std::shared_ptr<const ModelWeights>> place(std::shared_ptr<const ModelWeights> weights) override {
-    if (model_ != nullptr && weights.get() == &model_->weights()) return weights;  // synthesised in place
-    PIVOT_TRY(model_, PlacedModel::create(*weights));
-    return std::shared_ptr<const ModelWeights>(model_, &model_->weights());
+    for (const std::weak_ptr<PlacedModel>& weak : models_)
+      if (const auto model = weak.lock(); model != nullptr && weights.get() == &model->weights()) return weights;  // placed already
+    PIVOT_TRY(const std::shared_ptr<PlacedModel> model, PlacedModel::create(*weights));
+    return keep(model);
   }
 
   bool replays_steps() const override { return true; }
   void run_step(const StepKey& key, const std::function<void()>& record) override { graphs_->run(key, scratch_.generation(), record); }
   Result<std::shared_ptr<const ModelWeights>> synthesize(const ModelConfig& config, std::int64_t resident_experts) {
-    PIVOT_TRY(model_, PlacedModel::synthesize(config, resident_experts, stream_));
-    return std::shared_ptr<const ModelWeights>(model_, &model_->weights());
+    PIVOT_TRY(const std::shared_ptr<PlacedModel> model, PlacedModel::synthesize(config, resident_experts, stream_));
+    return keep(model);
   }
   void synthesize_rows(const PagedView& pages, std::int64_t count, std::uint32_t seed) {
     launch_random_rows(pages.base, pages.page_bytes, count, pages.page_rows, pages.layout, seed, stream_);
@@ -142,7 +143,10 @@ class CudaBackend final : public Backend {
       launch_random_floats(state.base + slot * state.slot_floats, std::int64_t{2} * state.rows * state.width, 0.0f, 1.0f,
                            seed + static_cast<std::uint32_t>(slot), stream_);
   }
-  double read_bandwidth() { return measure_read_bandwidth(model_->memory(), model_->bytes(), properties_.multiProcessorCount, stream_); }
+  double read_bandwidth(const ModelConfig& config) {
+    const PlacedModel& model = placed(config);
+    return measure_read_bandwidth(model.memory(), model.bytes(), properties_.multiProcessorCount, stream_);
+  }
 
   void embed(const StepBatch& batch, const EmbedParams& p) override {
     launch_embed(p.embed.codes, batch.token_ids, batch.num_tokens, p.num_streams, p.embed.cols, p.h, stream_);
@@ -159,7 +163,16 @@ class CudaBackend final : public Backend {
   void logits(const Knobs& knobs, const LogitsParams& p) override;
 
  private:
-  const float* frequencies(const LayerContext& layer) const { return layer.ratio == 0 ? model_->rope_main() : model_->rope_compress(); }
+  // The placed model whose config a layer names: one back-end may hold several.
+  const PlacedModel& placed(const ModelConfig& config) {
+    for (const std::weak_ptr<PlacedModel>& weak : models_)
+      if (const std::shared_ptr<PlacedModel> model = weak.lock(); model != nullptr && &model->weights().config == &config) return *model;
+    PIVOT_CHECK(false, "the layer's config is not that of a model placed on this device");
+  }
+  const float* frequencies(const LayerContext& layer) {
+    const PlacedModel& model = placed(*layer.config);
+    return layer.ratio == 0 ? model.rope_main() : model.rope_compress();
+  }
   // The operand of a quantised linear with input x [tokens][cols]: FP8 code values where the knob says so and the weights
   // are quantised, else x itself.
   LinearInput operand(const Matrix& w, ActQuant act, const void* x, std::int64_t tokens, std::int64_t cols, const char* name, const char* scales_name) {
@@ -172,13 +185,18 @@ class CudaBackend final : public Backend {
     return {values, scales, cols};
   }
   SeamArguments seam(const ModelConfig& config, const Knobs& knobs, std::int64_t tokens);
+  std::shared_ptr<const ModelWeights> keep(const std::shared_ptr<PlacedModel>& model) {
+    std::erase_if(models_, [](const std::weak_ptr<PlacedModel>& weak) { return weak.expired(); });
+    models_.push_back(model);
+    return {model, &model->weights()};
+  }
   // The caller wrote memory that may be the activation whose rounding is kept, or hand its address out again.
   void forget_rounding() { rounded_of_ = nullptr; }
 
   int device_;
   cudaDeviceProp properties_;
   cudaStream_t stream_ = nullptr;
-  std::shared_ptr<PlacedModel> model_;
+  std::vector<std::weak_ptr<PlacedModel>> models_;  // owned by whoever holds their weights
   Scratch scratch_;
   PinnedStaging staging_;
   std::unique_ptr<StepGraphs> graphs_;
@@ -494,17 +512,17 @@ void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepB
   a.width = static_cast<std::int32_t>(c.hidden_size);
   a.inner = static_cast<std::int32_t>(c.moe_intermediate_size);
   a.limit = static_cast<float>(c.swiglu_limit);
-  a.experts = model_->experts(w);
   a.routed_format = w.experts.front().w1.format;
-  a.shared = {w.shared.w1, w.shared.w3, w.shared.w2};
+  a.shared_format = w.shared.w1.format;
   a.list.slots = static_cast<std::int32_t>(std::min<std::int64_t>(pairs, c.n_routed_experts));
   a.list.expert = scratch_.get<std::int32_t>("list_expert", a.list.slots);
-  a.list.first = scratch_.get<std::int32_t>("list_first", a.list.slots);
-  a.list.count = scratch_.get<std::int32_t>("list_count", a.list.slots);
+  a.list.first = scratch_.get<std::int32_t>("list_first", a.list.slots + 1);
+  a.list.count = scratch_.get<std::int32_t>("list_count", a.list.slots + 1);
+  a.list.weights = scratch_.get<DeviceExpert>("list_weights", a.list.slots + 1);
   a.list.pairs = scratch_.get<std::int32_t>("list_pairs", pairs);
   a.list.tokens = scratch_.get<std::int32_t>("list_tokens", pairs);
   a.list.place = scratch_.get<std::int32_t>("list_place", pairs);
-  launch_work_list(p.expert_ids, a.tokens, a.chosen, static_cast<std::int32_t>(c.n_routed_experts), a.list, stream_);
+  launch_work_list(p.expert_ids, a.tokens, a.chosen, static_cast<std::int32_t>(c.n_routed_experts), placed(*layer.config).experts(w), a.list, stream_);
   a.route_weights = p.expert_weights;
   a.hidden = scratch_.get<std::uint16_t>("expert_hidden", rows * a.inner);
   a.partial = scratch_.get<std::uint16_t>("expert_partial", rows * a.width);
@@ -588,7 +606,7 @@ void synthesize_cuda_cache(Backend& backend, std::span<const LayerCacheView> lay
   }
 }
 
-double cuda_read_bandwidth(Backend& backend) { return as_cuda(backend).read_bandwidth(); }
+double cuda_read_bandwidth(Backend& backend, const ModelWeights& weights) { return as_cuda(backend).read_bandwidth(weights.config); }
 
 Result<std::shared_ptr<Backend>> make_cuda_backend(int device) {
   int count = 0;

@@ -23,7 +23,7 @@ Result<std::shared_ptr<const ModelWeights>> synthesize_cuda_weights(Backend& bac
 // Random rows and states in every slot and page of the views.
 void synthesize_cuda_cache(Backend& backend, std::span<const LayerCacheView> layers, std::int64_t slots, std::int64_t ratio4_pages,
                            std::int64_t ratio128_pages);
-// Bytes per second that a kernel which only reads reaches on the placed weights. REQUIRES: weights are placed.
-double cuda_read_bandwidth(Backend& backend);
+// Bytes per second that a kernel which only reads reaches on placed weights.
+double cuda_read_bandwidth(Backend& backend, const ModelWeights& weights);
 
 }  // namespace pivot

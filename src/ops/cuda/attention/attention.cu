@@ -239,12 +239,16 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
 // A split without tiles has the denominator 0, one with tiles at least 1 (its maximum's own term).
 __device__ __forceinline__ bool part_is_empty(float factor, float denominator) { return factor == 0.0f || denominator == 0.0f; }
 
-// One warp a head: merge, divide, round, rotate back.
+// A warp takes kMergeDims of a head: merge, divide, round, rotate back.
+constexpr int kMergeDims = 128;
+
 template <int D>
 __global__ void __launch_bounds__(256) merge_kernel(AttentionArguments a) {
   wait_for_predecessor();
   release_successor();
-  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
+  constexpr int kParts = D / kMergeDims, kValues = kMergeDims / 32;
+  const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32, at = warp / kParts;
+  const int dim0 = static_cast<int>(warp % kParts) * kMergeDims;
   if (at >= static_cast<std::int64_t>(a.batch.num_tokens) * a.heads) return;
   const int lane = threadIdx.x % 32;
   const std::int64_t token = at / a.heads;
@@ -263,32 +267,36 @@ __global__ void __launch_bounds__(256) merge_kernel(AttentionArguments a) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, step));
   maximum = fmaxf(maximum, sink);
-  float factor[2], denominator = 0.0f, o[D / 32] = {};
+  float factor[2], denominator = 0.0f, o[kValues] = {};
 #pragma unroll
   for (int i = 0; i < 2; ++i) factor[i] = part[i].x == -INFINITY ? 0.0f : expf(part[i].x - maximum);
+  const float* values = a.partial_o + first_part * D + dim0 + lane;
+#pragma unroll 4
   for (int i = 0; i < a.splits; ++i) {  // in order of the splits
     const float f = __shfl_sync(0xffffffffu, i < 32 ? factor[0] : factor[1], i % 32);
     const float d = __shfl_sync(0xffffffffu, i < 32 ? part[0].y : part[1].y, i % 32);
-    if (part_is_empty(f, d)) continue;  // its values were never written
-    denominator += f * d;
-    const float* values = a.partial_o + (first_part + static_cast<std::int64_t>(i) * a.heads) * D;
+    const bool empty = part_is_empty(f, d);  // its values were never written
+    float v[kValues];
 #pragma unroll
-    for (int k = 0; k < D / 32; ++k) o[k] += f * values[k * 32 + lane];
+    for (int k = 0; k < kValues; ++k) v[k] = empty ? 0.0f : values[static_cast<std::int64_t>(i) * a.heads * D + k * 32];
+    denominator += f * d;
+#pragma unroll
+    for (int k = 0; k < kValues; ++k) o[k] += f * v[k];
   }
   denominator += expf(sink - maximum);
   BF16* out = static_cast<BF16*>(a.o) + at * D;
   const float position = static_cast<float>(a.batch.positions[token]);
 #pragma unroll
-  for (int k = 0; k < D / 32; ++k) {
+  for (int k = 0; k < kValues; ++k) {
     float v = round_bf16(o[k] / denominator);
-    const int first = D - a.rope;
-    if (k * 32 >= first) {
+    const int first = D - a.rope, dim = dim0 + k * 32;
+    if (dim >= first) {
       const float partner = __shfl_xor_sync(0xffffffffu, v, 1);
       float sine, cosine;
-      sincosf(position * a.frequencies[(k * 32 - first + lane) / 2], &sine, &cosine);
+      sincosf(position * a.frequencies[(dim - first + lane) / 2], &sine, &cosine);
       v = round_bf16(lane % 2 == 0 ? v * cosine + partner * sine : v * cosine - partner * sine);
     }
-    out[k * 32 + lane] = to_bf16(v);
+    out[dim + lane] = to_bf16(v);
   }
 }
 
@@ -298,7 +306,7 @@ void launch_all(const AttentionArguments& a, cudaStream_t stream) {
   launch({dim3(static_cast<unsigned>(a.splits), static_cast<unsigned>((a.heads + kHeads - 1) / kHeads), tokens), dim3(kThreads), sizeof(Shared<D>), stream,
           true, "attention"},
          attention_kernel<D>, a);
-  launch({dim3((tokens * static_cast<unsigned>(a.heads) + 7) / 8), dim3(256), 0, stream, true, "attention_merge"}, merge_kernel<D>, a);
+  launch({dim3((tokens * static_cast<unsigned>(a.heads * (D / kMergeDims)) + 7) / 8), dim3(256), 0, stream, true, "attention_merge"}, merge_kernel<D>, a);
 }
 
 }  // namespace

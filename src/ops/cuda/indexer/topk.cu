@@ -3,7 +3,8 @@
 // One CTA a row. Scores map to unsigned keys that order as the scores do; three histogram passes (11 + 11 + 10 bits) find
 // the k-th key, then each warp counts and writes its contiguous share in order, taking as many equal keys as are missing.
 // No candidate buffer exists, so nothing can overflow (faults B02, D2). Rows with at most k entries are written out
-// without being read. Bytes: five reads of the row, all but the first from L2.
+// without being read. Rows of up to 8192 entries are read once and kept in registers; longer ones are read five times, all but the
+// first from L2.
 #include "ops/cuda/device/numeric.cuh"
 #include "ops/cuda/device/ptx.cuh"
 #include "ops/cuda/indexer/indexer.h"
@@ -22,28 +23,56 @@ __device__ __forceinline__ std::uint32_t order_key(float x) {
   return (u & 0x80000000u) != 0 ? ~u : u | 0x80000000u;
 }
 
-__device__ void topk_row(const float* scores, int n, int k, std::int32_t* selected, std::int32_t* count) {
+constexpr int kHeld = 8;  // keys a thread can hold: entry of slot j of lane l in warp w is w * share + 32 j + l
+
+// The key of entry begin + 32 j + lane of the warp's share: from `held` while the share fits, else from memory.
+template <bool HELD>
+struct Keys {
+  const float* scores;
+  std::uint32_t held[HELD ? kHeld : 1];
+  __device__ __forceinline__ std::uint32_t at(int j, int i) const {
+    if constexpr (HELD) return held[j];
+    else return order_key(scores[i]);
+  }
+};
+
+template <bool HELD>
+__device__ void topk_row_of(const float* scores, int n, int k, std::int32_t* selected, std::int32_t* count) {
   __shared__ int bins[kBins];
   __shared__ int warp_above[32], warp_equal[32];
   __shared__ std::uint32_t prefix_shared;
   __shared__ int wanted_shared;
-  n = max(n, 0);
   const int tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
-  if (n <= k) {
-    for (int i = tid; i < k; i += kThreads) selected[i] = i < n ? i : -1;
-    if (tid == 0) *count = n;
-    return;
+  const int share = ((n + 31) / 32 + 31) / 32 * 32;
+  const int begin = min(n, warp * share), end = min(n, begin + share);
+  Keys<HELD> keys{scores, {}};
+  if constexpr (HELD) {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int i = begin + 32 * j + lane;
+      keys.held[j] = i < end ? order_key(scores[i]) : 0;
+    }
   }
+  // Calls f(slot, entry) for the lane's entries.
+  const auto each = [&](const auto& f) {
+    if constexpr (HELD) {
+#pragma unroll
+      for (int j = 0; j < kHeld; ++j)
+        if (begin + 32 * j + lane < end) f(j, begin + 32 * j + lane);
+    } else {
+      for (int i = begin + lane; i < end; i += 32) f(0, i);
+    }
+  };
   std::uint32_t prefix = 0, mask = 0;
   int wanted = k;  // rank, among the keys with this prefix, of the k-th largest
   for (int pass = 0; pass < 3; ++pass) {
     const int shift = pass == 0 ? 21 : pass == 1 ? 10 : 0, bits = pass == 2 ? 10 : 11;
     for (int i = tid; i < kBins; i += kThreads) bins[i] = 0;
     __syncthreads();
-    for (int i = tid; i < n; i += kThreads) {
-      const std::uint32_t key = order_key(scores[i]);
+    each([&](int j, int i) {
+      const std::uint32_t key = keys.at(j, i);
       if ((key & mask) == prefix) atomicAdd(&bins[(key >> shift) & ((1u << bits) - 1)], 1);
-    }
+    });
     __syncthreads();
     if (warp == 0) {  // the highest bin in which the wanted-th key lies: lanes take 64 bins each, from the top
       const int top = (1 << bits) / 32;
@@ -70,14 +99,12 @@ __device__ void topk_row(const float* scores, int n, int k, std::int32_t* select
     __syncthreads();
   }
   // prefix is the k-th key; `wanted` entries equal to it are taken, the lowest indices first.
-  const int share = ((n + 31) / 32 + 31) / 32 * 32;
-  const int begin = min(n, warp * share), end = min(n, begin + share);
   int above = 0, equal = 0;
-  for (int i = begin + lane; i < end; i += 32) {
-    const std::uint32_t key = order_key(scores[i]);
+  each([&](int j, int i) {
+    const std::uint32_t key = keys.at(j, i);
     above += key > prefix;
     equal += key == prefix;
-  }
+  });
   for (int step = 16; step > 0; step /= 2) {
     above += __shfl_xor_sync(0xffffffffu, above, step);
     equal += __shfl_xor_sync(0xffffffffu, equal, step);
@@ -92,9 +119,9 @@ __device__ void topk_row(const float* scores, int n, int k, std::int32_t* select
     above_before += warp_above[w];
     equal_before += warp_equal[w];
   }
-  for (int i = begin; i < end; i += 32) {
+  const auto write = [&](int slot, int i) {  // the 32 entries from i on
     const int j = i + lane;
-    const std::uint32_t key = j < end ? order_key(scores[j]) : 0;
+    const std::uint32_t key = j < end ? keys.at(slot, j) : 0;
     const unsigned is_above = __ballot_sync(0xffffffffu, j < end && key > prefix);
     const unsigned is_equal = __ballot_sync(0xffffffffu, j < end && key == prefix);
     const unsigned below = (1u << lane) - 1;
@@ -103,8 +130,28 @@ __device__ void topk_row(const float* scores, int n, int k, std::int32_t* select
     if ((is_equal >> lane & 1) != 0 && my_equal < wanted) selected[my_above + my_equal] = j;
     above_before += __popc(is_above);
     equal_before += __popc(is_equal);
+  };
+  if constexpr (HELD) {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j)
+      if (begin + 32 * j < end) write(j, begin + 32 * j);
+  } else {
+    for (int i = begin; i < end; i += 32) write(0, i);
   }
   if (tid == 0) *count = k;
+}
+
+__device__ void topk_row(const float* scores, int n, int k, std::int32_t* selected, std::int32_t* count) {
+  n = max(n, 0);
+  if (n <= k) {
+    for (int i = threadIdx.x; i < k; i += kThreads) selected[i] = i < n ? i : -1;
+    if (threadIdx.x == 0) *count = n;
+    return;
+  }
+  if (n <= kHeld * kThreads)
+    topk_row_of<true>(scores, n, k, selected, count);
+  else
+    topk_row_of<false>(scores, n, k, selected, count);
 }
 
 __global__ void __launch_bounds__(kThreads) topk_step_kernel(IndexArguments a) {

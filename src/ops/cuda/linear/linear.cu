@@ -104,6 +104,7 @@ void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStr
   require(!jobs.empty() && jobs.size() <= kMaxJobs, "1 to 8 linear jobs");
   JobList list{};
   int ctas = 0;
+  bool any_bf16 = false;
   for (const LinearJob& job : jobs) {
     const Matrix& w = job.weights;
     require(w.cols == jobs[0].weights.cols && w.cols % 128 == 0, "linear jobs share a multiple of 128 columns");
@@ -112,6 +113,7 @@ void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStr
                 static_cast<std::int32_t>(w.cols / 128)};
     d.input = {job.input.x, job.input.scales, nullptr, job.input.stride};
     d.format = w.format;
+    any_bf16 = any_bf16 || w.format == MatrixFormat::kBF16;
     d.rows = static_cast<std::int32_t>(w.rows);
     d.first_cta = ctas;
     d.out_bf16 = job.out_bf16;
@@ -122,7 +124,7 @@ void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStr
   }
   const int nt = token_tiles(tokens);
   const Launch how{dim3(static_cast<unsigned>(ctas), static_cast<unsigned>((tokens + nt * 8 - 1) / (nt * 8))),
-                   dim3(static_cast<unsigned>(stripe_warps(jobs[0].weights.cols / 128) * 32)), 0, stream, true, "linear"};
+                   dim3(static_cast<unsigned>(stripe_warps(jobs[0].weights.cols / 128, any_bf16) * 32)), 0, stream, true, "linear"};
   switch (nt) {
     case 1: return launch(how, linear_kernel<1>, list, static_cast<int>(tokens));
     case 2: return launch(how, linear_kernel<2>, list, static_cast<int>(tokens));

@@ -221,10 +221,11 @@ __device__ __forceinline__ void multiply_tile(const TileFragments<F>& w, const P
         float group[4] = {};
         Op::mma(group, l[0], h[0], l[1], h[1], b.x, b.y);
         Op::mma(group, l[2], h[2], l[3], h[3], b.z, b.w);
-        part[n][0] += group[0] * s_lo;
-        part[n][1] += group[1] * s_lo;
-        part[n][2] += group[2] * s_hi;
-        part[n][3] += group[3] * s_hi;
+        // The scales are powers of two (or 1), so the product is exact and fusing it changes nothing.
+        part[n][0] = __fmaf_rn(group[0], s_lo, part[n][0]);
+        part[n][1] = __fmaf_rn(group[1], s_lo, part[n][1]);
+        part[n][2] = __fmaf_rn(group[2], s_hi, part[n][2]);
+        part[n][3] = __fmaf_rn(group[3], s_hi, part[n][3]);
       }
     }
   }

@@ -18,28 +18,27 @@ constexpr int kThreads = kExpertWarps * 32;
 __device__ __forceinline__ TiledMatrix tiled(const Matrix& m) {
   return {reinterpret_cast<const std::uint8_t*>(m.codes), reinterpret_cast<const std::uint8_t*>(m.scales), static_cast<std::int32_t>(m.cols / 128)};
 }
-__device__ __forceinline__ float post_factor(const Matrix& m) { return m.format == MatrixFormat::kNVFP4 ? m.global_scale : 1.0f; }
+template <MatrixFormat Routed>
+__device__ __forceinline__ float post_factor(bool shared, const Matrix& m) {
+  return Routed == MatrixFormat::kNVFP4 && !shared ? m.global_scale : 1.0f;
+}
 
 // The slot's rows: [first, first + count) of the work list, or all tokens for the shared expert.
 struct Slot {
   bool shared;
   int first, count;
 };
-__device__ __forceinline__ Slot slot_of(const ExpertArguments& a, int y) {
-  if (y == a.list.slots) return {true, 0, a.tokens};
-  return {false, a.list.first[y], a.list.count[y]};
-}
+__device__ __forceinline__ Slot slot_of(const ExpertArguments& a, int y) { return {y == a.list.slots, a.list.first[y], a.list.count[y]}; }
 
 // The shared expert is FP8 or BF16 whatever the routed ones are; only these variants are compiled into a kernel.
 template <MatrixFormat Routed, class RoutedOp>
-__device__ __forceinline__ void multiply_expert(bool shared, const Matrix& w, int row_tile, const ProductInput& in, int first, int count, int warp,
+__device__ __forceinline__ void multiply_expert(bool shared, MatrixFormat shared_format, const TiledMatrix& m, int row_tile, const ProductInput& in, int first, int count, int warp,
                                                 int warps, int lane, float (&acc)[1][4]) {
-  const TiledMatrix m = tiled(w);
   const auto run = [&]<MatrixFormat F, class Op>() {
     multiply_stripe<F, Op, 1>(m, row_tile, in, first, count, warp, warps, lane, acc, [] {});
   };
   if (!shared) return run.template operator()<Routed, RoutedOp>();
-  if (w.format == MatrixFormat::kBF16) return run.template operator()<MatrixFormat::kBF16, OperandBf16>();
+  if (shared_format == MatrixFormat::kBF16) return run.template operator()<MatrixFormat::kBF16, OperandBf16>();
   if (in.scales != nullptr) return run.template operator()<MatrixFormat::kFP8, OperandF16>();
   run.template operator()<MatrixFormat::kFP8, OperandBf16>();
 }
@@ -50,8 +49,9 @@ __global__ void __launch_bounds__(kThreads, 8) up_kernel(ExpertArguments a) {
   wait_for_predecessor();
   release_successor();
   const Slot slot = slot_of(a, blockIdx.y);
+  const DeviceExpert& expert = a.list.weights[blockIdx.y];
+  const TiledMatrix w1 = tiled(expert.w1), w3 = tiled(expert.w3);  // asked for together with the count
   if (slot.count == 0) return;
-  const DeviceExpert& expert = slot.shared ? a.shared : a.experts[a.list.expert[blockIdx.y]];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   constexpr int warps = kExpertWarps;
   ProductInput in{slot.shared ? a.shared_x : a.routed_x, slot.shared ? a.shared_scales : a.routed_scales, nullptr, a.width};
@@ -59,10 +59,10 @@ __global__ void __launch_bounds__(kThreads, 8) up_kernel(ExpertArguments a) {
   for (int done = 0; done < slot.count; done += 8) {
     const int count = min(8, slot.count - done);
     float gate[1][4] = {}, up[1][4] = {};
-    multiply_expert<Routed, RoutedOp>(slot.shared, expert.w1, blockIdx.x, in, slot.first + done, count, warp, warps, lane, gate);
-    multiply_expert<Routed, RoutedOp>(slot.shared, expert.w3, blockIdx.x, in, slot.first + done, count, warp, warps, lane, up);
-    float g = round_bf16(reduce_stripe(gate[0], warp, warps, lane, scratch) * post_factor(expert.w1));
-    float u = round_bf16(reduce_stripe(up[0], warp, warps, lane, scratch) * post_factor(expert.w3));
+    multiply_expert<Routed, RoutedOp>(slot.shared, a.shared_format, w1, blockIdx.x, in, slot.first + done, count, warp, warps, lane, gate);
+    multiply_expert<Routed, RoutedOp>(slot.shared, a.shared_format, w3, blockIdx.x, in, slot.first + done, count, warp, warps, lane, up);
+    float g = round_bf16(reduce_stripe(gate[0], warp, warps, lane, scratch) * post_factor<Routed>(slot.shared, expert.w1));
+    float u = round_bf16(reduce_stripe(up[0], warp, warps, lane, scratch) * post_factor<Routed>(slot.shared, expert.w3));
     const int row = blockIdx.x * 16 + threadIdx.x / 8, i = threadIdx.x % 8;
     if (threadIdx.x >= 128 || row >= a.inner || i >= count) continue;
     const int place = slot.first + done + i;
@@ -83,21 +83,24 @@ __global__ void __launch_bounds__(kThreads, 8) down_kernel(ExpertArguments a) {
   wait_for_predecessor();
   release_successor();
   const Slot slot = slot_of(a, blockIdx.y);
+  const DeviceExpert& expert = a.list.weights[blockIdx.y];
+  const TiledMatrix w2 = tiled(expert.w2);
   if (slot.count == 0) return;
-  const DeviceExpert& expert = slot.shared ? a.shared : a.experts[a.list.expert[blockIdx.y]];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   constexpr int warps = kExpertWarps;
   const ProductInput in{slot.shared ? a.shared_v : a.routed_v, slot.shared ? a.shared_v_scales : a.routed_v_scales, nullptr, a.inner};
-  for (int done = 0; done < slot.count; done += 8) {
-    const int count = min(8, slot.count - done);
-    float acc[1][4] = {};
-    multiply_expert<Routed, RoutedOp>(slot.shared, expert.w2, blockIdx.x, in, slot.first + done, count, warp, warps, lane, acc);
-    const float y = reduce_stripe(acc[0], warp, warps, lane, scratch) * post_factor(expert.w2);
-    const int row = blockIdx.x * 16 + threadIdx.x / 8, i = threadIdx.x % 8;
-    if (threadIdx.x >= 128 || row >= a.width || i >= count) continue;
-    const std::int64_t place = (slot.shared ? static_cast<std::int64_t>(a.tokens) * a.chosen : 0) + slot.first + done + i;
-    store_bf16(a.partial, place * a.width + row, y);
-  }
+  const int stripes = (a.width + 15) / 16;
+  for (int stripe = blockIdx.x; stripe < stripes; stripe += gridDim.x)
+    for (int done = 0; done < slot.count; done += 8) {
+      const int count = min(8, slot.count - done);
+      float acc[1][4] = {};
+      multiply_expert<Routed, RoutedOp>(slot.shared, a.shared_format, w2, stripe, in, slot.first + done, count, warp, warps, lane, acc);
+      const float y = reduce_stripe(acc[0], warp, warps, lane, scratch) * post_factor<Routed>(slot.shared, expert.w2);
+      const int row = stripe * 16 + threadIdx.x / 8, i = threadIdx.x % 8;
+      if (threadIdx.x >= 128 || row >= a.width || i >= count) continue;
+      const std::int64_t place = (slot.shared ? static_cast<std::int64_t>(a.tokens) * a.chosen : 0) + slot.first + done + i;
+      store_bf16(a.partial, place * a.width + row, y);
+    }
 }
 
 // Routed experts in ascending id, then the shared one, one rounding.
@@ -119,7 +122,7 @@ __global__ void nvfp4_kernel(ExpertArguments a, const BF16* x, bool by_place, in
   release_successor();
   const int count = a.list.count[blockIdx.y];
   if (count == 0) return;
-  const DeviceExpert& expert = a.experts[a.list.expert[blockIdx.y]];
+  const DeviceExpert& expert = a.list.weights[blockIdx.y];
   const float input_scale = of_w2 ? expert.w2.input_scale : expert.w1.input_scale;
   const int first = a.list.first[blockIdx.y];
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < static_cast<std::int64_t>(count) * cols;
@@ -134,8 +137,9 @@ __global__ void nvfp4_kernel(ExpertArguments a, const BF16* x, bool by_place, in
   }
 }
 
-Launch over_slots(const ExpertArguments& a, std::int64_t rows, cudaStream_t stream, const char* name) {
-  return {dim3(static_cast<unsigned>((rows + 15) / 16), static_cast<unsigned>(a.list.slots + 1)), dim3(kThreads), 0, stream,
+// `stripes`: of 16 rows that a CTA takes one after the other.
+Launch over_slots(const ExpertArguments& a, std::int64_t rows, std::int64_t stripes, cudaStream_t stream, const char* name) {
+  return {dim3(static_cast<unsigned>((rows + 16 * stripes - 1) / (16 * stripes)), static_cast<unsigned>(a.list.slots + 1)), dim3(kThreads), 0, stream,
           true, name};
 }
 
@@ -158,12 +162,12 @@ void with_routed_format(MatrixFormat format, bool codes, const F& f) {
 
 void launch_expert_up(const ExpertArguments& a, cudaStream_t stream) {
   with_routed_format(a.routed_format, a.routed_scales != nullptr,
-                     [&]<MatrixFormat F, class Op>() { launch(over_slots(a, a.inner, stream, "expert_up"), up_kernel<F, Op>, a); });
+                     [&]<MatrixFormat F, class Op>() { launch(over_slots(a, a.inner, 1, stream, "expert_up"), up_kernel<F, Op>, a); });
 }
 
 void launch_expert_down(const ExpertArguments& a, cudaStream_t stream) {
   with_routed_format(a.routed_format, a.routed_v_scales != nullptr,
-                     [&]<MatrixFormat F, class Op>() { launch(over_slots(a, a.width, stream, "expert_down"), down_kernel<F, Op>, a); });
+                     [&]<MatrixFormat F, class Op>() { launch(over_slots(a, a.width, 2, stream, "expert_down"), down_kernel<F, Op>, a); });
   const std::int64_t total = static_cast<std::int64_t>(a.tokens) * a.width;
   launch({dim3(static_cast<unsigned>((total + 255) / 256)), dim3(256), 0, stream, true, "expert_sum"}, sum_kernel, a);
 }

@@ -27,17 +27,20 @@ struct RouteArguments {
 };
 void launch_route(const RouteArguments& a, cudaStream_t stream);
 
-// The routed (token, choice) pairs of a step, grouped by expert. Pair p = t * chosen + i.
+// The routed (token, choice) pairs of a step, grouped by expert. Pair p = t * chosen + i. Slot `slots` is the shared
+// expert's: first 0, count T.
 struct WorkList {
   std::int32_t* expert = nullptr;    // [slots] expert of each used slot, ascending
-  std::int32_t* first = nullptr;     // [slots] its first place in `pairs`
-  std::int32_t* count = nullptr;     // [slots] its pairs; 0 for unused slots
+  std::int32_t* first = nullptr;     // [slots + 1] its first place in `pairs`
+  std::int32_t* count = nullptr;     // [slots + 1] its pairs; 0 for unused slots
+  DeviceExpert* weights = nullptr;   // [slots + 1] its matrices, so that a kernel finds them with one load
   std::int32_t* pairs = nullptr;     // [T * chosen] pair ids by expert, ascending inside one
   std::int32_t* tokens = nullptr;    // [T * chosen] token of each place
   std::int32_t* place = nullptr;     // [T * chosen] place of each pair
   std::int32_t slots = 0;            // min(T * chosen, experts)
 };
-void launch_work_list(const std::int32_t* ids, std::int32_t tokens, std::int32_t chosen, std::int32_t experts, const WorkList& list,
+// `table`: the layer's experts and then the shared one, [experts + 1].
+void launch_work_list(const std::int32_t* ids, std::int32_t tokens, std::int32_t chosen, std::int32_t experts, const DeviceExpert* table, const WorkList& list,
                       cudaStream_t stream);
 
 // How activations reach the experts.
@@ -46,9 +49,8 @@ enum class ExpertInput : std::uint8_t { kFp8, kBf16, kNvfp4 };
 struct ExpertArguments {
   std::int32_t tokens = 0, chosen = 0, width = 0, inner = 0;
   float limit = 0.0f;
-  const DeviceExpert* experts = nullptr;  // device [E]
   MatrixFormat routed_format = MatrixFormat::kFP4;  // of every routed matrix
-  DeviceExpert shared;
+  MatrixFormat shared_format = MatrixFormat::kFP8;
   WorkList list;
   const float* route_weights = nullptr;   // [T][chosen]
   // Input of w1 and w3. Routed kNvfp4 rows are per place (each expert has its own input scale), otherwise per token.

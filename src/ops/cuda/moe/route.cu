@@ -90,7 +90,8 @@ __global__ void __launch_bounds__(128) route_kernel(RouteArguments a) {
 
 constexpr int kListThreads = 1024;
 
-__global__ void __launch_bounds__(kListThreads) work_list_kernel(const std::int32_t* ids, int tokens, int chosen, int experts, WorkList list) {
+__global__ void __launch_bounds__(kListThreads) work_list_kernel(const std::int32_t* ids, int tokens, int chosen, int experts, const DeviceExpert* table,
+                                                                 WorkList list) {
   __shared__ int counts[kMaxExperts], starts[kMaxExperts + 1], slot_of[kMaxExperts + 1];
   wait_for_predecessor();
   release_successor();
@@ -128,8 +129,14 @@ __global__ void __launch_bounds__(kListThreads) work_list_kernel(const std::int3
       list.expert[slot_of[e]] = e;
       list.first[slot_of[e]] = starts[e];
       list.count[slot_of[e]] = counts[e];
+      list.weights[slot_of[e]] = table[e];
     }
   for (int s = slot_of[experts] + threadIdx.x; s < list.slots; s += kListThreads) list.count[s] = 0;
+  if (threadIdx.x == 0) {
+    list.first[list.slots] = 0;
+    list.count[list.slots] = tokens;
+    list.weights[list.slots] = table[experts];
+  }
   // Stable grouping: each warp scans all pairs for its experts. A step of few tokens is one pass.
   for (int e = warp; e < experts; e += kListThreads / 32) {
     if (counts[e] == 0) continue;
@@ -155,10 +162,10 @@ void launch_route(const RouteArguments& a, cudaStream_t stream) {
   launch({dim3(static_cast<unsigned>((a.tokens + 3) / 4)), dim3(128), 0, stream, true, "route"}, route_kernel, a);
 }
 
-void launch_work_list(const std::int32_t* ids, std::int32_t tokens, std::int32_t chosen, std::int32_t experts, const WorkList& list,
+void launch_work_list(const std::int32_t* ids, std::int32_t tokens, std::int32_t chosen, std::int32_t experts, const DeviceExpert* table, const WorkList& list,
                       cudaStream_t stream) {
   require(static_cast<std::int64_t>(tokens) * chosen < (1 << 20), "less than 2^20 routed pairs a step");
-  launch({dim3(1), dim3(kListThreads), 0, stream, true, "work_list"}, work_list_kernel, ids, tokens, chosen, experts, list);
+  launch({dim3(1), dim3(kListThreads), 0, stream, true, "work_list"}, work_list_kernel, ids, tokens, chosen, experts, table, list);
 }
 
 }  // namespace pivot::cuda

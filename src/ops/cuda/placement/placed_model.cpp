@@ -127,6 +127,7 @@ void PlacedModel::place(LayerWeights& layer) {
     experts.push_back({e.w1, e.w3, e.w2});
   }
   place(ffn.shared);
+  experts.push_back({ffn.shared.w1, ffn.shared.w3, ffn.shared.w2});
   std::byte* device_experts = take(static_cast<std::int64_t>(experts.size() * sizeof(DeviceExpert)));
   upload(device_experts, experts.data(), static_cast<std::int64_t>(experts.size() * sizeof(DeviceExpert)));
   experts_[&ffn] = reinterpret_cast<const DeviceExpert*>(device_experts);

@@ -26,7 +26,7 @@ class PlacedModel {
 
   // The same structure as the source, every pointer in device memory.
   const ModelWeights& weights() const { return weights_; }
-  // Device table of one layer's experts, [n_routed_experts].
+  // Device table of one layer's experts, the shared one last: [n_routed_experts + 1].
   const DeviceExpert* experts(const MoeWeights& layer) const { return experts_.at(&layer); }
   const std::byte* memory() const { return memory_; }
   std::int64_t bytes() const { return capacity_; }

@@ -30,7 +30,7 @@ std::int64_t bytes_of(const LayerWeights& layer, std::int64_t resident_experts) 
   const auto experts = static_cast<std::int64_t>(layer.ffn.experts.size());
   const std::int64_t resident = resident_experts > 0 ? std::min(resident_experts, experts) : experts;
   for (std::int64_t e = 0; e < resident; ++e) bytes += bytes_of(layer.ffn.experts[static_cast<std::size_t>(e)]);
-  bytes += bytes_of(layer.ffn.shared) + aligned(static_cast<std::int64_t>(layer.ffn.experts.size() * sizeof(DeviceExpert)));
+  bytes += bytes_of(layer.ffn.shared) + aligned(static_cast<std::int64_t>((layer.ffn.experts.size() + 1) * sizeof(DeviceExpert)));
   return bytes;
 }
 

@@ -4,11 +4,12 @@
 
 namespace pivot::cuda {
 
-int stripe_warps(std::int64_t tiles_k) {
+int stripe_warps(std::int64_t tiles_k, bool any_bf16) {
   // At least four tiles a warp where K has them: a warp then keeps loads in flight while it multiplies, and small CTAs
   // leave room for several on a multiprocessor, which hide each other's start.
   int warps = 4;  // the epilogue needs 128 threads
-  while (warps < 16 && warps * 8 <= tiles_k) warps *= 2;
+  const std::int64_t tiles_each = any_bf16 ? 2 : 4;  // a BF16 tile is twice as large, and its loop holds no second one
+  while (warps < 16 && 2 * warps * tiles_each <= tiles_k) warps *= 2;
   return warps;
 }
 

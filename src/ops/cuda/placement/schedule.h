@@ -5,9 +5,9 @@
 
 namespace pivot::cuda {
 
-// Warps of a CTA for a stripe of `tiles_k` column tiles of 128. Part of the summation order, so a function of the shape
-// alone: a token's result does not depend on the rest of the step.
-int stripe_warps(std::int64_t tiles_k);
+// Warps of a CTA for a stripe of `tiles_k` column tiles of 128. Part of the summation order, so a function of shapes
+// and formats alone: a token's result does not depend on the rest of the step.
+int stripe_warps(std::int64_t tiles_k, bool any_bf16);
 // The same for a stripe of an expert: there are many of them, so CTAs stay small.
 inline constexpr int kExpertWarps = 4;
 // Token tiles of 8 that one CTA takes: 1, 2, 4 or 8.

@@ -1,4 +1,4 @@
-// q[h] = rope(bf(q[h] / rms(q[h])));  index_q[h] = Q(bf(H rope(index_q[h]))).
+// q[h] = rope(bf(q[h] / rms(q[h]))), the rms in BF16 steps;  index_q[h] = Q(bf(H rope(index_q[h]))).
 //
 // One warp a head: head_dim / 32 values a lane, lane l holding values l, l + 32, ... so that a rotary pair is exchanged
 // with the neighbouring lane and a Hadamard stage is either a shuffle (step < 32) or between a lane's own values.
@@ -38,9 +38,10 @@ __global__ void __launch_bounds__(256) head_kernel(QueryArguments a) {
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     v[i] = to_float(q[i * 32 + lane]);
-    square += v[i] * v[i];
+    square += round_bf16(v[i] * v[i]);  // BF16 steps, unlike the other norms (specification 2.4 step 3)
   }
-  const float factor = 1.0f / sqrtf(warp_sum(square) / static_cast<float>(N * 32) + a.eps);
+  const float mean = round_bf16(warp_sum(square) / static_cast<float>(N * 32));
+  const float factor = round_bf16(1.0f / sqrtf(round_bf16(mean + a.eps)));
 #pragma unroll
   for (int i = 0; i < N; ++i) v[i] = round_bf16(v[i] * factor);
   rotate<N>(v, a.rope, static_cast<float>(a.batch.positions[head / a.heads]), a.frequencies, false);
