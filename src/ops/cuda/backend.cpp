@@ -23,46 +23,16 @@
 #include "ops/cuda/placement/tiles.h"
 #include "ops/cuda/query/query.h"
 #include "ops/cuda/runtime/launch.h"
+#include "ops/cuda/runtime/scratch.h"
 #include "ops/cuda/runtime/pinned_staging.h"
 #include "ops/cuda/runtime/status.h"
+#include "ops/cuda/support.h"
 #include "ops/cuda/runtime/step_graphs.h"
 
 namespace pivot {
 namespace {
 
 using namespace cuda;
-
-// Buffers an op needs between its kernels. They grow to the largest step seen and are never shrunk, so that a captured
-// graph keeps its addresses.
-class Scratch {
- public:
-  ~Scratch() {
-    for (auto& [name, buffer] : buffers_) cudaFree(buffer.memory);
-  }
-  template <class T>
-  T* get(const char* name, std::int64_t count) {
-    const auto bytes = static_cast<std::size_t>(std::max<std::int64_t>(count, 1)) * sizeof(T);
-    Buffer& buffer = buffers_[name];
-    if (buffer.bytes < bytes) {
-      require_cuda(cudaDeviceSynchronize(), "growing a workspace");
-      if (buffer.memory != nullptr) require_cuda(cudaFree(buffer.memory), "growing a workspace");
-      require_cuda(cudaMalloc(&buffer.memory, bytes), "growing a workspace");
-      buffer.bytes = bytes;
-      ++generation_;
-    }
-    return static_cast<T*>(buffer.memory);
-  }
-  // Changes whenever a buffer moved: a graph captured before then holds a dead address.
-  std::int64_t generation() const { return generation_; }
-
- private:
-  struct Buffer {
-    void* memory = nullptr;
-    std::size_t bytes = 0;
-  };
-  std::unordered_map<std::string_view, Buffer> buffers_;  // keyed by string literals
-  std::int64_t generation_ = 0;
-};
 
 float inverse_sqrt(std::int64_t n) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(n))); }
 
@@ -89,7 +59,9 @@ class CudaBackend final : public Backend {
     return {properties_.name, static_cast<std::int64_t>(free_bytes)};
   }
   int activation_bytes() const override { return 2; }
-  Result<> supports(const ModelWeights& weights, const Knobs& knobs) const override;
+  Result<> supports(const ModelWeights& weights, const Knobs& knobs) const override {
+    return check_support(weights, knobs);
+  }
 
   Result<std::byte*> allocate(std::int64_t bytes, std::string_view purpose) override {
     void* memory = nullptr;
@@ -206,27 +178,6 @@ class CudaBackend final : public Backend {
   std::uint16_t* rounded_values_ = nullptr;
   float* rounded_scales_ = nullptr;
 };
-
-Result<> CudaBackend::supports(const ModelWeights& weights, const Knobs& knobs) const {
-  const ModelConfig& c = weights.config;
-  const auto refuse = [](const std::string& what) { return fail(ErrorCode::kUnsupported, "the CUDA back-end cannot run this: {}", what); };
-  if (knobs.activations != Activations::kBf16) return refuse("activations=f32; use --device cpu-reference for unrounded activations");
-  if (c.hc_mult != kStreams) return refuse(fmt::format("hc_mult is {}, its kernels are built for {}", c.hc_mult, kStreams));
-  if (c.head_dim != 512 && c.head_dim != 128) return refuse(fmt::format("head_dim is {}, 512 or 128 was wanted", c.head_dim));
-  if (c.qk_rope_head_dim % 32 != 0) return refuse(fmt::format("qk_rope_head_dim is {}, a multiple of 32 was wanted", c.qk_rope_head_dim));
-  if (std::count(c.compress_ratios.begin(), c.compress_ratios.end(), 4) > 0 && c.index_head_dim != 128 && c.index_head_dim != 64)
-    return refuse(fmt::format("index_head_dim is {}, 128 or 64 was wanted", c.index_head_dim));
-  if (c.o_lora_rank % kTileRows != 0) return refuse(fmt::format("o_lora_rank is {}, a multiple of {} was wanted", c.o_lora_rank, kTileRows));
-  if (c.n_routed_experts > kMaxExperts || c.num_experts_per_tok > kMaxExpertsPerToken)
-    return refuse(fmt::format("{} experts, {} a token; at most {} and {}", c.n_routed_experts, c.num_experts_per_tok, kMaxExperts, kMaxExpertsPerToken));
-  if (knobs.dense_act == ActQuant::kNvfp4 || knobs.wo_a_act == ActQuant::kNvfp4) return refuse("nvfp4 activations of a dense matrix");
-  if (knobs.expert_act == ActQuant::kNvfp4)
-    for (const LayerWeights& layer : weights.layers)
-      for (const ExpertWeights& e : layer.ffn.experts)
-        if (e.w1.format != MatrixFormat::kNVFP4 || !(e.w1.input_scale > 0) || !(e.w2.input_scale > 0))
-          return refuse("expert_act=nvfp4 needs a checkpoint whose experts carry input_scale");
-  return check_placeable(weights);
-}
 
 SeamArguments CudaBackend::seam(const ModelConfig& config, const Knobs& knobs, std::int64_t tokens) {
   SeamArguments a;
