@@ -523,6 +523,7 @@ void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepB
 }
 
 void CudaBackend::logits(const Knobs&, const LogitsParams& p) {
+  if (p.num_rows == 0) return;  // an empty grid is a launch error
   const LinearJob job{p.head, {static_cast<const std::uint16_t*>(p.x), nullptr, p.head.cols}, p.logits, p.head.rows, false};
   launch_linear({&job, 1}, p.num_rows, stream_);
 }
