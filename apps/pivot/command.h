@@ -21,6 +21,9 @@ namespace pivot::cli {
 
 using Run = std::function<Result<int>()>;
 
+// What a shell expects of a program that Ctrl-C stopped: 128 + SIGINT. Also the exit code of kCancelled.
+inline constexpr int kInterruptedExit = 130;
+
 struct Command {
   std::string_view name;
   std::string_view summary;  // one line of `pivot --help`

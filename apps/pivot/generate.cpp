@@ -38,8 +38,6 @@ struct GenerateCommand {
   bool json = false;
 };
 
-constexpr int kInterruptedExit = 130;  // what a shell expects of a program that Ctrl-C stopped
-
 struct Prompt {
   std::string text;  // empty for --ids
   std::vector<TokenId> ids;
@@ -236,11 +234,7 @@ Result<int> run(const GenerateCommand& command) {
   });
   bar.clear();
   PIVOT_TRY_VOID(answer.finish());
-  if (!result) {
-    if (result.error().code != ErrorCode::kCancelled) return fail(result.error());
-    print_note(result.error().to_string());
-    return kInterruptedExit;
-  }
+  if (!result) return fail(result.error());
   if (command.json) {
     PIVOT_TRY_VOID(write_output(as_json(command, model, prompt, params, *result, answer.text())));
   } else if (!command.quiet) {
@@ -277,7 +271,9 @@ Run add_generate(CLI::App& app) {
   app.add_option("--max-tokens", command->max_tokens, "Longest answer; 0 goes on until the context is full")
       ->capture_default_str();
   add_sampling_options(app, command->sampling);
-  app.add_option("--stop", command->stops, "Stop before this text; repeatable")->type_name("TEXT");
+  app.add_option("--stop", command->stops, "Stop before this text; repeatable")
+      ->type_name("TEXT")
+      ->allow_extra_args(false);
   app.add_option("--logprobs", command->logprobs,
                  "With --json: log-probabilities of each token and of the N likeliest")
       ->type_name("N");

@@ -41,8 +41,6 @@ Result<int> run(const LogitsCommand& command) {
   if (command.steps < 0) {
     return fail(ErrorCode::kInvalidArgument, "--steps is {}; it is 0 or more", command.steps);
   }
-  // Before the work: an output that cannot be written should not cost a prefill.
-  const std::filesystem::path out(command.out);
   PIVOT_TRY(const OpenModel model, open_model(command.model, /*wants_tokenizer=*/false));
   const ModelConfig& config = model.weights->config;
   PIVOT_TRY(const std::vector<TokenId> prompt, read_ids(command.ids, config.vocab_size));
@@ -66,7 +64,8 @@ Result<int> run(const LogitsCommand& command) {
                 prompt_tokens, steps, wanted, command.model.max_context > 0 ? "--max-context" : "the model",
                 limit);
   }
-  PIVOT_TRY(auto writer, SafetensorsWriter::create(out,
+  // Before the work: an output that cannot be written should not cost a prefill.
+  PIVOT_TRY(auto writer, SafetensorsWriter::create(command.out,
                                                    {{"prompt_ids", DType::kI32, {prompt_tokens}},
                                                     {"logits", DType::kF32, {1 + steps, config.vocab_size}},
                                                     {"step_ids", DType::kI32, {steps}}},

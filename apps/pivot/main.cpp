@@ -22,7 +22,7 @@ constexpr int kUsage = 64;  // EX_USAGE
 
 int report(const Error& error) {
   print_error(error.to_string());
-  return mapping(error.code).exit_code;
+  return error.code == ErrorCode::kCancelled ? kInterruptedExit : mapping(error.code).exit_code;
 }
 
 // CLI11's sentences, with what to do next.

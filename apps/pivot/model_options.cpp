@@ -24,7 +24,11 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
       "Of the CPU: simd (the fast one, default) or reference (the oracle, literal rounding points)");
   app.add_option("--threads", options.threads, "CPU threads; 0 is one per usable core")
       ->capture_default_str();
-  app.add_option("--knob", options.knobs, "NAME=VALUE of `pivot knobs`; repeatable")->type_name("NAME=VALUE");
+  // One value a flag (or several with commas, for the environment): `--knob kv=bf16 MODEL` must leave MODEL.
+  app.add_option("--knob", options.knobs, "NAME=VALUE[,NAME=VALUE] of `pivot knobs`; repeatable")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false)
+      ->delimiter(',');
   app.add_option(
          "--max-context", options.max_context,
          "Tokens of prompt and answer to hold memory for; 0 chooses by what is needed and what is there")
