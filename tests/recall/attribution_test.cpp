@@ -25,8 +25,8 @@ Attribution attribute_fault(Fault fault) {
 class InjectedFault : public testing::TestWithParam<FaultInfo> {};
 
 INSTANTIATE_TEST_SUITE_P(Faults, InjectedFault, testing::ValuesIn(fault_table().begin(), fault_table().end()),
-                         [](const testing::TestParamInfo<FaultInfo>& info) {
-                           std::string name(info.param.name);
+                         [](const testing::TestParamInfo<FaultInfo>& fault) {
+                           std::string name(fault.param.name);
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
