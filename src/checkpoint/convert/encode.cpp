@@ -60,7 +60,9 @@ bool Encoder::copies_codes(const StoredTensor& tensor) const {
          (options_.experts == ExpertTarget::kNative || options_.experts == ExpertTarget::kNvfp4);
 }
 
-bool Encoder::scales_need_codes(const StoredTensor& tensor) const { return !copies_codes(tensor); }
+bool Encoder::scales_need_codes(const StoredTensor& tensor) const {
+  return !copies_codes(tensor) && !(options_.experts == ExpertTarget::kFp8 && tensor.format == MatrixFormat::kFP4);
+}
 
 ReadRange Encoder::range_of(const TensorInfo& stored, std::uint64_t offset, std::uint64_t bytes) const {
   return {stored.shard, source_.table().shards()[stored.shard].data_begin + stored.begin + offset, bytes};
@@ -222,10 +224,9 @@ Result<> Encoder::scales(const StoredTensor& tensor, const Matrix& matrix, const
         break;
       }
       case ExpertTarget::kFp8:
-        codes.resize(static_cast<std::size_t>(rows * matrix.cols));
         out.resize(static_cast<std::size_t>((rows + kFp8BlockRows - 1) / kFp8BlockRows *
                                             ((matrix.cols + kFp8BlockCols - 1) / kFp8BlockCols)));
-        fp8_blocks(matrix, begin, end, codes, out);
+        fp8_scales(matrix, begin, end, out);
         PIVOT_TRY_VOID(sink(std::as_bytes(std::span(out))));
         break;
       case ExpertTarget::kBf16:

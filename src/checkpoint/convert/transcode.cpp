@@ -1,7 +1,9 @@
 #include "checkpoint/convert/transcode.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 
 #include "base/check.h"
 #include "checkpoint/dequantize.h"
@@ -58,25 +60,95 @@ bool encode_fp4_block(const float* values, std::uint8_t byte, std::uint8_t* code
   return true;
 }
 
-// The scale byte under which a 128x128 block of `matrix` is encoded; see fp8_blocks.
-std::uint8_t fp8_block_scale(const Matrix& matrix, const std::vector<float>& values, std::int64_t row_begin,
-                             std::int64_t rows, std::int64_t column) {
-  const std::int64_t columns = std::min(kFp8BlockCols, matrix.cols - column);
-  if (matrix.format == MatrixFormat::kFP4) {
-    int largest = -1;
-    for (std::int64_t row = row_begin; row < row_begin + rows; ++row)
-      for (std::int64_t k = column; k < column + columns; k += kFp4GroupCols) {
-        const int byte = byte_at(matrix.scales, row * (matrix.cols / kFp4GroupCols) + k / kFp4GroupCols);
-        if (byte > largest && !zero_codes(matrix, row, k, kFp4GroupCols)) largest = byte;
-      }
-    if (largest >= 0) return static_cast<std::uint8_t>(std::max(0, largest - kFp8Headroom));
-    return fp8_group_scale(0.0f);
-  }
+// The scale byte of a 128x128 block of an FP4 matrix: the largest group scale of the block over 64 (specification 4.2).
+std::uint8_t fp8_scale_of_fp4(const Matrix& m, std::int64_t row_begin, std::int64_t rows, std::int64_t column) {
+  const std::int64_t groups = m.cols / kFp4GroupCols;
+  const std::int64_t last = std::min(m.cols, column + kFp8BlockCols) / kFp4GroupCols;
+  int largest = -1;
+  for (std::int64_t row = row_begin; row < row_begin + rows; ++row)
+    for (std::int64_t group = column / kFp4GroupCols; group < last; ++group) {
+      const int byte = byte_at(m.scales, row * groups + group);
+      if (byte > largest && !zero_codes(m, row, group * kFp4GroupCols, kFp4GroupCols)) largest = byte;
+    }
+  if (largest < 0) return fp8_group_scale(0.0f);
+  return static_cast<std::uint8_t>(std::max(0, largest - kFp8Headroom));
+}
+
+std::uint8_t fp8_scale_of_values(const std::vector<float>& values, std::int64_t rows, std::int64_t cols, std::int64_t column) {
   float amax = 0;
   for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t k = column; k < column + columns; ++k)
-      amax = std::max(amax, std::fabs(values[static_cast<std::size_t>(row * matrix.cols + k)]));
+    for (std::int64_t k = column; k < std::min(cols, column + kFp8BlockCols); ++k) amax = std::max(amax, std::fabs(values[static_cast<std::size_t>(row * cols + k)]));
   return fp8_group_scale(amax);
+}
+
+// Two FP4 codes times 2^shift as two E4M3 codes, for every byte, and how many of the two had to be rounded.
+struct PairTable {
+  std::array<std::uint16_t, 256> codes{};
+  std::array<std::uint8_t, 256> rounded{};
+};
+constexpr int kLowestShift = -24;  // 6 * 2^-24 rounds to zero like everything below it
+
+const PairTable& pair_table(int shift) {
+  static const std::vector<PairTable> tables = [] {
+    std::vector<PairTable> all(static_cast<std::size_t>(kFp8Headroom - kLowestShift + 1));
+    for (std::size_t t = 0; t < all.size(); ++t)
+      for (unsigned pair = 0; pair < 256; ++pair)
+        for (unsigned nibble = 0; nibble < 2; ++nibble) {
+          const float value = std::ldexp(e2m1_to_float(static_cast<std::uint8_t>(pair >> (4 * nibble))), static_cast<int>(t) + kLowestShift);
+          const std::uint8_t code = float_to_e4m3(value);
+          all[t].codes[pair] = static_cast<std::uint16_t>(all[t].codes[pair] | code << (8 * nibble));
+          all[t].rounded[pair] = static_cast<std::uint8_t>(all[t].rounded[pair] + (e4m3_to_float(code) != value ? 1 : 0));
+        }
+    return all;
+  }();
+  return tables[static_cast<std::size_t>(std::max(shift, kLowestShift) - kLowestShift)];
+}
+
+// One row of an FP4 matrix under the block scales of its block row.
+std::int64_t fp8_row_of_fp4(const Matrix& m, std::int64_t row, const std::uint8_t* block_scales, std::uint8_t* out) {
+  constexpr std::int64_t kPairs = kFp4GroupCols / 2;
+  std::int64_t rounded = 0;
+  const std::int64_t groups = m.cols / kFp4GroupCols;
+  const std::byte* codes = m.codes + row * (m.cols / 2);
+  for (std::int64_t group = 0; group < groups; ++group) {
+    const int byte = byte_at(m.scales, row * groups + group);
+    // A group above its block's scale has only zero codes: any shift gives zeros.
+    const int shift = std::min(byte - block_scales[group * kFp4GroupCols / kFp8BlockCols], kFp8Headroom);
+    const PairTable& table = pair_table(shift);
+    for (std::int64_t p = 0; p < kPairs; ++p) {
+      const std::uint8_t pair = byte_at(codes, group * kPairs + p);
+      std::memcpy(out + group * kFp4GroupCols + 2 * p, &table.codes[pair], 2);
+      rounded += table.rounded[pair];
+    }
+  }
+  return rounded;
+}
+
+// One row of an FP4 matrix as BF16 bits: the code's bits with the group's exponent added; false where a value leaves BF16's normal
+// range, which the general path handles.
+bool bf16_row_of_fp4(const Matrix& m, std::int64_t row, std::uint16_t* out) {
+  constexpr int kLowest = 4;
+  constexpr int kHighest = 250;
+  static const std::array<std::uint16_t, 16> bits = [] {
+    std::array<std::uint16_t, 16> all{};
+    for (std::uint8_t code = 0; code < 16; ++code) all[code] = to_bf16(e2m1_to_float(code)).bits;
+    return all;
+  }();
+  const std::int64_t groups = m.cols / kFp4GroupCols;
+  const std::byte* codes = m.codes + row * (m.cols / 2);
+  for (std::int64_t group = 0; group < groups; ++group) {
+    const int byte = byte_at(m.scales, row * groups + group);
+    if (byte < kLowest || byte > kHighest) return false;
+    std::array<std::uint16_t, 16> scaled = bits;
+    for (std::uint8_t code = 0; code < 16; ++code)
+      if ((code & 7u) != 0) scaled[code] = static_cast<std::uint16_t>(scaled[code] + (byte - kE8m0Bias) * 128);
+    for (std::int64_t k = 0; k < kFp4GroupCols; k += 2) {
+      const std::uint8_t pair = byte_at(codes, (group * kFp4GroupCols + k) / 2);
+      out[group * kFp4GroupCols + k] = scaled[pair & 15u];
+      out[group * kFp4GroupCols + k + 1] = scaled[pair >> 4];
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -204,45 +276,56 @@ Result<> fp4_exact(const Matrix& m, std::int64_t row_begin, std::int64_t row_end
   return {};
 }
 
-std::int64_t fp8_blocks(const Matrix& m, std::int64_t row_begin, std::int64_t row_end,
-                        std::span<std::uint8_t> codes, std::span<std::uint8_t> scales) {
+void fp8_scales(const Matrix& m, std::int64_t row_begin, std::int64_t row_end, std::span<std::uint8_t> scales) {
   PIVOT_CHECK(row_begin % kFp8BlockRows == 0, "row {}", row_begin);
-  const std::int64_t blocks = (m.cols + kFp8BlockCols - 1) / kFp8BlockCols;
-  std::int64_t rounded = 0;
   std::vector<float> values;
-  std::size_t scale_at = 0;
+  std::size_t at = 0;
   for (std::int64_t begin = row_begin; begin < row_end; begin += kFp8BlockRows) {
     const std::int64_t rows = std::min(kFp8BlockRows, row_end - begin);
-    values.resize(static_cast<std::size_t>(rows * m.cols));
-    dequantize_rows(m, begin, begin + rows, std::span<float>(values));
-    for (std::int64_t block = 0; block < blocks; ++block) {
-      const std::int64_t column = block * kFp8BlockCols;
-      const std::uint8_t byte = fp8_block_scale(m, values, begin, rows, column);
-      scales[scale_at++] = byte;
-      const float scale = e8m0_to_float(byte);
-      for (std::int64_t row = 0; row < rows; ++row)
-        for (std::int64_t k = column; k < std::min(m.cols, column + kFp8BlockCols); ++k) {
-          const float value = values[static_cast<std::size_t>(row * m.cols + k)];
-          const std::uint8_t code = float_to_e4m3(value / scale);
-          codes[static_cast<std::size_t>((begin - row_begin + row) * m.cols + k)] = code;
-          rounded += e4m3_to_float(code) * scale != value ? 1 : 0;
-        }
+    if (m.format != MatrixFormat::kFP4) {
+      values.resize(static_cast<std::size_t>(rows * m.cols));
+      dequantize_rows(m, begin, begin + rows, std::span<float>(values));
+    }
+    for (std::int64_t column = 0; column < m.cols; column += kFp8BlockCols)
+      scales[at++] = m.format == MatrixFormat::kFP4 ? fp8_scale_of_fp4(m, begin, rows, column) : fp8_scale_of_values(values, rows, m.cols, column);
+  }
+}
+
+std::int64_t fp8_blocks(const Matrix& m, std::int64_t row_begin, std::int64_t row_end, std::span<std::uint8_t> codes, std::span<std::uint8_t> scales) {
+  const std::int64_t blocks = (m.cols + kFp8BlockCols - 1) / kFp8BlockCols;
+  fp8_scales(m, row_begin, row_end, scales);
+  std::int64_t rounded = 0;
+  std::vector<float> values(static_cast<std::size_t>(m.cols));
+  for (std::int64_t row = row_begin; row < row_end; ++row) {
+    const std::uint8_t* block_scales = scales.data() + (row - row_begin) / kFp8BlockRows * blocks;
+    std::uint8_t* out = codes.data() + (row - row_begin) * m.cols;
+    if (m.format == MatrixFormat::kFP4) {
+      rounded += fp8_row_of_fp4(m, row, block_scales, out);
+      continue;
+    }
+    dequantize_rows(m, row, row + 1, std::span<float>(values));
+    for (std::int64_t k = 0; k < m.cols; ++k) {
+      const float scale = e8m0_to_float(block_scales[k / kFp8BlockCols]);
+      const float value = values[static_cast<std::size_t>(k)];
+      out[k] = float_to_e4m3(value / scale);
+      rounded += e4m3_to_float(out[k]) * scale != value ? 1 : 0;
     }
   }
   return rounded;
 }
 
-std::int64_t bf16_values(const Matrix& m, std::int64_t row_begin, std::int64_t row_end,
-                         std::span<std::uint16_t> out) {
+std::int64_t bf16_values(const Matrix& m, std::int64_t row_begin, std::int64_t row_end, std::span<std::uint16_t> out) {
   std::vector<float> values(static_cast<std::size_t>(m.cols));
   std::int64_t rounded = 0;
-  std::size_t at = 0;
   for (std::int64_t row = row_begin; row < row_end; ++row) {
+    std::uint16_t* target = out.data() + (row - row_begin) * m.cols;
+    if (m.format == MatrixFormat::kFP4 && bf16_row_of_fp4(m, row, target)) continue;
     dequantize_rows(m, row, row + 1, std::span<float>(values));
-    for (const float value : values) {
+    for (std::int64_t k = 0; k < m.cols; ++k) {
+      const float value = values[static_cast<std::size_t>(k)];
       const BF16 narrow = to_bf16(value);
       rounded += to_float(narrow) != value ? 1 : 0;
-      out[at++] = narrow.bits;
+      target[k] = narrow.bits;
     }
   }
   return rounded;

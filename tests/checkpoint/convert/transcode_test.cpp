@@ -152,6 +152,34 @@ TEST(Transcode, Bf16HoldsFp4AndFp8Exactly) {
   for (std::size_t i = 0; i < bits.size(); ++i) EXPECT_EQ(to_float(BF16{bits[i]}), wanted[i]);
 }
 
+TEST(Transcode, TableDrivenPathsEqualTheDefinition) {
+  // Every scale byte up to 2^125 (beyond it 6 times the scale leaves fp32), so that shifts below the table and values outside BF16's
+  // normal range occur.
+  Owned source = fp4(128, 256, 11, 0, 252);
+  for (int byte = 0; byte <= 252; ++byte) source.scales[static_cast<std::size_t>(byte)] = static_cast<std::uint8_t>(byte);
+  const std::vector<float> wanted = values(source.view);
+  std::vector<std::uint8_t> codes(128 * 256);
+  std::vector<std::uint8_t> scales(2);
+  const std::int64_t rounded = fp8_blocks(source.view, 0, 128, codes, scales);
+  std::int64_t expected_rounded = 0;
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    // In fp64, because the smallest values over the largest scale leave fp32.
+    const double scale = std::ldexp(1.0, scales[i % 256 / 128] - 127);
+    const double quotient = static_cast<double>(wanted[i]) / scale;
+    ASSERT_EQ(e4m3_to_float(codes[i]), e4m3_to_float(float_to_e4m3(static_cast<float>(quotient)))) << i;
+    expected_rounded += static_cast<double>(e4m3_to_float(codes[i])) != quotient ? 1 : 0;
+  }
+  EXPECT_EQ(rounded, expected_rounded);
+  std::vector<std::uint16_t> bits(128 * 256);
+  const std::int64_t narrowed = bf16_values(source.view, 0, 128, bits);
+  std::int64_t expected_narrowed = 0;
+  for (std::size_t i = 0; i < bits.size(); ++i) {
+    ASSERT_EQ(bits[i], to_bf16(wanted[i]).bits) << i;
+    expected_narrowed += to_float(BF16{bits[i]}) != wanted[i] ? 1 : 0;
+  }
+  EXPECT_EQ(narrowed, expected_narrowed);
+}
+
 TEST(Transcode, Fp4IsFoundAgainInBf16) {
   const Owned source = fp4(8, 128, 9, 110, 120);
   std::vector<std::uint16_t> bits(8 * 128);
