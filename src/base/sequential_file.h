@@ -1,7 +1,8 @@
 // Writes one file from front to back, past the page cache where the file system allows it.
 //
 // A checkpoint is larger than memory: through the page cache its bytes would be copied once more and push out
-// what others use. The caller owns the name: nothing is renamed or removed here.
+// what others use. Two buffers alternate: one is filled while a thread writes the other, so a device that
+// reads and writes at once does both. The caller owns the name: nothing is renamed or removed here.
 #pragma once
 
 #include <cstddef>
@@ -27,16 +28,9 @@ class SequentialFile {
   Result<> finish();
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const;
-  };
-  SequentialFile() = default;
-  Result<> write_all(const std::byte* data, std::size_t size);
-
-  std::filesystem::path path_;
-  int fd_ = -1;
-  std::unique_ptr<std::byte, Free> buffer_;
-  std::size_t filled_ = 0;
+  struct State;
+  explicit SequentialFile(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace pivot
