@@ -236,14 +236,14 @@ Verdict judge(const Attribution& evidence) {
       loses(*loss, by_restore ? -1 : 1);
       verdict.kind = VerdictKind::kPart;
       verdict.sentence = fmt::format(
-          "{} loses {:.0f} of 100 points [{:.0f}, {:.0f}] ({}; {} answers {} of {} cases): {}.",
+          "{}: costs {:.0f} of 100 points [{:.0f}, {:.0f}] ({}; {} answers {} of {} cases); {}.",
           verdict.component, verdict.points_lost, verdict.points.low, verdict.points.high,
           confidence(verdict.p), by_restore ? "a sequence that never went back" : loss->variant.name,
           by_restore ? evidence.right : loss->right, evidence.cases, where);
     } else {
       verdict.kind = VerdictKind::kHarmless;
       verdict.sentence = fmt::format(
-          "{} is faulty, but no loss of answers on these {} cases can be laid at it: {}. Try lengths and "
+          "{}: faulty, but no loss of answers on these {} cases can be laid at it: {}. Try lengths and "
           "tasks that need it.",
           verdict.component, evidence.cases, where);
     }

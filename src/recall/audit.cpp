@@ -88,7 +88,12 @@ std::vector<float> CompressorHistory::entry(const CompressorWeights& weights,
 
 void Probe::audit_states(const LayerContext& layer, const SequenceSpan& span, const LatentParams& p) {
   Layer& shadow = *layers_[static_cast<std::size_t>(layer.layer)];
-  shadow.jumped = span.start_position != shadow.end;
+  // What a restore lost stays in the rings for a while: until the sequence starts anew, differences are the
+  // restore's.
+  if (span.start_position == 0)
+    shadow.jumped = false;
+  else if (span.start_position != shadow.end)
+    shadow.jumped = true;
   if (layer.ratio == 0 || span.start_position == 0) return;
   const auto compare = [&](const CompressorHistory& history, const CompressorStateView& state) {
     for (std::int64_t at = first_state_row(span.start_position, layer.ratio); at < span.start_position;

@@ -6,10 +6,10 @@ namespace pivot::recall {
 
 std::string_view to_string(Part part) {
   static constexpr std::array<std::string_view, kNumParts> kNames = {
-      "compressor state after a restore",
       "compressor state between steps",
-      "window rows after a restore",
+      "compressor state after a restore",
       "window rows between steps",
+      "window rows after a restore",
       "rotary embedding",
       "raw KV rows",
       "compressed KV rows: scales",

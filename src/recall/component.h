@@ -8,10 +8,10 @@
 namespace pivot::recall {
 
 enum class Part : std::uint8_t {
-  kCompressorRestore,  // compressor state after going back to a saved point
   kCompressorCarry,    // compressor state from one step to the next
-  kWindowRestore,      // window rows after going back to a saved point
+  kCompressorRestore,  // compressor state after going back to a saved point, where steps alone keep it
   kWindowCarry,        // window rows from one step to the next
+  kWindowRestore,      // window rows after going back to a saved point, where steps alone keep them
   kRope,               // rotary embedding of a layer kind
   kRawRows,            // this step's KV rows
   kEntryScales,        // scales of compressed KV rows

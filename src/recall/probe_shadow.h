@@ -37,7 +37,7 @@ struct Probe::Layer {
       queries;             // exact, of the running step: token, [Hi][Di]
   std::vector<float> raw;  // audit: [position][head_dim], as latent() handed them to attention
   std::int64_t end = 0;    // position after the last step
-  bool jumped = false;     // the running step does not continue the last one
+  bool jumped = false;     // the sequence went back since its start
 };
 
 // |a - b| / |b| over all values; 0 where both are 0.
