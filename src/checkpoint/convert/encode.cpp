@@ -61,7 +61,13 @@ bool Encoder::copies_codes(const StoredTensor& tensor) const {
 }
 
 bool Encoder::scales_need_codes(const StoredTensor& tensor) const {
-  return !copies_codes(tensor) && !(options_.experts == ExpertTarget::kFp8 && tensor.format == MatrixFormat::kFP4);
+  return !copies_codes(tensor) &&
+         !(options_.experts == ExpertTarget::kFp8 && tensor.format == MatrixFormat::kFP4);
+}
+
+void Encoder::release(const TensorInfo& stored) const {
+  (*source_.mappings())[stored.shard].release(
+      source_.table().shards()[stored.shard].data_begin + stored.begin, stored.bytes());
 }
 
 ReadRange Encoder::range_of(const TensorInfo& stored, std::uint64_t offset, std::uint64_t bytes) const {
@@ -132,9 +138,7 @@ Result<int> Encoder::shared_exponent(const StoredTensor& tensor) {
     }
     if (one && (!largest || *one > *largest)) largest = one;
     for (const TensorInfo* part : {found->second->weight, found->second->scale})
-      if (part != nullptr)
-        (*source_.mappings())[part->shard].release(
-            source_.table().shards()[part->shard].data_begin + part->begin, part->bytes());
+      if (part != nullptr) release(*part);
   }
   const std::lock_guard lock(mutex_);
   return exponents_.emplace(key, largest.value_or(0)).first->second;
@@ -281,6 +285,8 @@ Result<> Encoder::encode(const OutputTensor& tensor, const ReadAhead::Loaded& lo
     return {};
   };
   Result<> result = run();
+  // Scales look at single codes through the mapping: hand those pages back, or they add up to the whole file.
+  if (tensor.role == Role::kScales && !scales_need_codes(*tensor.matrix)) release(*tensor.matrix->weight);
   if (!result && tensor.matrix != nullptr)
     return fail(std::move(result).error().with(fmt::format("converting {}", tensor.matrix->name)));
   return result;

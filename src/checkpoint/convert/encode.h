@@ -32,6 +32,7 @@ class Encoder {
  private:
   bool copies_codes(const StoredTensor& tensor) const;
   bool scales_need_codes(const StoredTensor& tensor) const;
+  void release(const TensorInfo& stored) const;
   ReadRange range_of(const TensorInfo& stored, std::uint64_t offset, std::uint64_t bytes) const;
   // The matrix with its parts in the mapping, except for those given.
   Matrix matrix_of(const StoredTensor& tensor, std::span<const std::byte> codes = {},
