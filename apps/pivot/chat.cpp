@@ -30,6 +30,7 @@ struct ChatCommand {
   std::string effort = "none";
   std::string encoding = "auto";
   std::int64_t max_tokens = 0;
+  bool ignore_eos = false;
   bool json = false;
 };
 
@@ -150,7 +151,7 @@ class Chat {
     const ThinkingMode mode = options_.thinking;
     CompletionParser parser(mode);
     StreamingDetokenizer detokenizer(*model_.tokenizer);
-    const std::vector<TokenId> stops = model_.stop_tokens();
+    const std::vector<TokenId> stops = command_.ignore_eos ? std::vector<TokenId>() : model_.stop_tokens();
     ProgressBar bar("reading", ProgressBar::Unit::kTokens);
     GenerateOptions options;
     options.sampling = sampling_;
@@ -288,6 +289,7 @@ Run add_chat(CLI::App& app) {
   app.add_option("--max-tokens", command->max_tokens, "Longest answer; 0 goes on until the context is full")
       ->capture_default_str();
   add_sampling_options(app, command->sampling);
+  app.add_flag("--ignore-eos", command->ignore_eos, "Go on after the end-of-sentence token");
   app.add_flag("--json", command->json, "One JSON object a line for each answer (docs/commands.md)");
   app.footer(std::string("In the chat:\n") + kHelp +
              "Without a terminal, each line of standard input is one message.");

@@ -14,7 +14,8 @@ std::span<const Command> command_table() {
       Command{"chat", "Talk with a model in the terminal", add_chat},
       Command{"demo", "Hide a fact in a book, ask for it, and show what the indexer selected", add_demo},
       Command{"logits", "Write the logits after a prompt and each step to a safetensors file", add_logits},
-      Command{"recall", "Measure what a model finds in long texts, and which part of an engine loses it", add_recall},
+      Command{"recall", "Measure what a model finds in long texts, and which part of an engine loses it",
+              add_recall},
       Command{"accept", "Check a checkpoint on this engine: audit, oracle, determinism, recall", add_accept},
       Command{"knobs", "Print the run-time choices that can change numerics", add_knobs},
   };

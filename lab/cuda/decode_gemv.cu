@@ -89,8 +89,7 @@ static std::vector<uint8_t> pack_fp4(const std::vector<uint8_t>& w, int rows,
   return out;
 }
 
-// ---- kernels
-// -----------------------------------------------------------------------------------------------------------
+// ---- kernels ----
 __global__ void __launch_bounds__(512) read_kernel(const uint4* __restrict__ p, size_t n, uint32_t* out) {
   uint32_t s = 0;
   const size_t stride = (size_t)gridDim.x * blockDim.x;
@@ -268,8 +267,7 @@ __global__ void __launch_bounds__(WARPS * 32)
   }
 }
 
-// ---- host
-// ----------------------------------------------------------------------------------------------------------------
+// ---- host ----
 static uint32_t rng_state = 1;
 static uint32_t rng() {
   rng_state = rng_state * 1664525u + 1013904223u;

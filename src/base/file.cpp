@@ -33,14 +33,23 @@ Error errno_error(int error_number, std::string_view action, const std::filesyst
   ErrorCode code = ErrorCode::kIo;
   switch (error_number) {
     case ENOENT:
-    case ENOTDIR: code = ErrorCode::kNotFound; break;
+    case ENOTDIR:
+      code = ErrorCode::kNotFound;
+      break;
     case EACCES:
     case EPERM:
-    case EROFS: code = ErrorCode::kPermission; break;
+    case EROFS:
+      code = ErrorCode::kPermission;
+      break;
     case ENOSPC:
-    case EDQUOT: code = ErrorCode::kCannotCreate; break;
-    case ELOOP: code = ErrorCode::kInvalidData; break;
-    default: break;
+    case EDQUOT:
+      code = ErrorCode::kCannotCreate;
+      break;
+    case ELOOP:
+      code = ErrorCode::kInvalidData;
+      break;
+    default:
+      break;
   }
   return Error{code, fmt::format("cannot {} {}: {}", action, path.string(), std::strerror(error_number)), {}};
 }
@@ -51,7 +60,8 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return fail(errno_error(errno, "inspect", path));
   if (!S_ISREG(info.st_mode)) {
-    return fail(ErrorCode::kInvalidData, "{} is not a regular file; a checkpoint file was wanted", path.string());
+    return fail(ErrorCode::kInvalidData, "{} is not a regular file; a checkpoint file was wanted",
+                path.string());
   }
   MappedFile file;
   file.path_ = path;
@@ -104,7 +114,8 @@ Result<std::string> read_file(const std::filesystem::path& path, std::size_t max
     if (count < 0) return fail(errno_error(errno, "read", path));
     if (count == 0) return contents;
     if (contents.size() + static_cast<std::size_t>(count) > max_bytes) {
-      return fail(ErrorCode::kInvalidData, "{} is larger than the {} bytes allowed for it", path.string(), max_bytes);
+      return fail(ErrorCode::kInvalidData, "{} is larger than the {} bytes allowed for it", path.string(),
+                  max_bytes);
     }
     contents.append(chunk.data(), static_cast<std::size_t>(count));
   }

@@ -12,7 +12,8 @@
 
 namespace pivot {
 
-// A read-only memory mapping of a whole file; empty files map to an empty span. Move-only, unmapped on destruction.
+// A read-only memory mapping of a whole file; empty files map to an empty span. Move-only, unmapped on
+// destruction.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::filesystem::path& path);
@@ -35,9 +36,11 @@ class MappedFile {
 };
 
 // Reads a whole file, refusing one larger than max_bytes.
-Result<std::string> read_file(const std::filesystem::path& path, std::size_t max_bytes = std::size_t{1} << 30);
+Result<std::string> read_file(const std::filesystem::path& path,
+                              std::size_t max_bytes = std::size_t{1} << 30);
 
-// Writes path atomically: a temporary file in the same folder, fsync, rename. On failure nothing is left behind.
+// Writes path atomically: a temporary file in the same folder, fsync, rename. On failure nothing is left
+// behind.
 Result<> write_file(const std::filesystem::path& path, std::string_view contents);
 
 // Turns errno into an Error with the right code: "cannot open PATH: No such file or directory".

@@ -24,7 +24,8 @@ struct ThreadPool::State {
 int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return std::max(1u, std::thread::hardware_concurrency());
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0)
+    return std::max(1u, std::thread::hardware_concurrency());
   return std::max(1, CPU_COUNT(&set));
 }
 

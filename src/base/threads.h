@@ -1,4 +1,5 @@
-// A fixed pool of threads with a fixed partition: piece i always does the same work, so results never depend on timing.
+// A fixed pool of threads with a fixed partition: piece i always does the same work, so results never depend
+// on timing.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,12 @@ class ThreadPool {
 
   int size() const { return num_threads_; }
 
-  // Calls work(piece, num_pieces) once for every piece in [0, size()), in parallel, and returns when all are done.
-  // REQUIRES: not called from inside work. Calls from several threads are serialised.
+  // Calls work(piece, num_pieces) once for every piece in [0, size()), in parallel, and returns when all are
+  // done. REQUIRES: not called from inside work. Calls from several threads are serialised.
   void run(const std::function<void(int piece, int num_pieces)>& work);
 
-  // Splits [0, count) into size() contiguous ranges whose bounds are multiples of `grain` (except the end) and calls
-  // work(begin, end) for each non-empty one.
+  // Splits [0, count) into size() contiguous ranges whose bounds are multiples of `grain` (except the end)
+  // and calls work(begin, end) for each non-empty one.
   void for_ranges(std::int64_t count, std::int64_t grain,
                   const std::function<void(std::int64_t begin, std::int64_t end)>& work);
 

@@ -60,8 +60,8 @@ struct Identification {
   std::vector<std::string> evidence;  // one sentence per fact that led here
 };
 
-// `hf_quant_json` is the text of hf_quant_config.json, empty where there is none: early NVFP4 revisions name ModelOpt
-// only there (specification 4.3).
+// `hf_quant_json` is the text of hf_quant_config.json, empty where there is none: early NVFP4 revisions name
+// ModelOpt only there (specification 4.3).
 Identification identify(std::string_view config_json, const TensorTable& table,
                         std::string_view hf_quant_json = {});
 

@@ -19,8 +19,7 @@ struct Storage {
   WeightArena arena;
 };
 
-// ---- from slots to members of ModelWeights
-// ----------------------------------------------------------------------------
+// ---- from slots to members of ModelWeights ----
 
 LayerWeights& block_of(ModelWeights& model, const SchemaTensor& tensor) {
   const auto index = static_cast<std::size_t>(tensor.block);

@@ -1,8 +1,8 @@
 // A loaded model: every weight as a view with its shape, readable beside specification 4.1.
 //
-// Notation: d hidden_size, H heads, D head_dim, S hc_mult, E routed experts, I moe_intermediate_size, w compressor
-// width (D or index_head_dim), V vocab_size. Small F32/BF16 vectors are widened into aligned fp32 storage by the loader;
-// matrices point into the mapped checkpoint (or device memory) untouched.
+// Notation: d hidden_size, H heads, D head_dim, S hc_mult, E routed experts, I moe_intermediate_size, w
+// compressor width (D or index_head_dim), V vocab_size. Small F32/BF16 vectors are widened into aligned fp32
+// storage by the loader; matrices point into the mapped checkpoint (or device memory) untouched.
 #pragma once
 
 #include <cstdint>
@@ -46,15 +46,15 @@ struct IndexerWeights {  // attn.indexer.* (specification 2.6)
   CompressorWeights compressor;
 };
 
-struct AttentionWeights {  // attn.* (specification 2.4)
-  Matrix wq_a;             // [q_lora_rank, d]
-  FloatSpan q_norm;        // [q_lora_rank]
-  Matrix wq_b;             // [H*D, q_lora_rank]
-  Matrix wkv;              // [D, d]
-  FloatSpan kv_norm;       // [D]
-  FloatSpan attn_sink;     // [H]
-  Matrix wo_a;             // [o_groups*o_lora_rank, H*D/o_groups]
-  Matrix wo_b;             // [d, o_groups*o_lora_rank]
+struct AttentionWeights {                       // attn.* (specification 2.4)
+  Matrix wq_a;                                  // [q_lora_rank, d]
+  FloatSpan q_norm;                             // [q_lora_rank]
+  Matrix wq_b;                                  // [H*D, q_lora_rank]
+  Matrix wkv;                                   // [D, d]
+  FloatSpan kv_norm;                            // [D]
+  FloatSpan attn_sink;                          // [H]
+  Matrix wo_a;                                  // [o_groups*o_lora_rank, H*D/o_groups]
+  Matrix wo_b;                                  // [d, o_groups*o_lora_rank]
   std::optional<CompressorWeights> compressor;  // ratio 4 and 128
   std::optional<IndexerWeights> indexer;        // ratio 4
 };
@@ -65,11 +65,11 @@ struct ExpertWeights {  // ffn.experts.E.*, ffn.shared_experts.*
   Matrix w2;            // [d, I] down
 };
 
-struct MoeWeights {                      // ffn.* (specification 2.7)
-  Matrix gate;                           // [E, d]
-  FloatSpan bias;                        // [E]; empty in hash-routed layers
-  std::span<const std::int32_t> tid2eid; // [V, num_experts_per_tok], validated; empty in learned layers
-  std::vector<ExpertWeights> experts;    // [E]
+struct MoeWeights {                       // ffn.* (specification 2.7)
+  Matrix gate;                            // [E, d]
+  FloatSpan bias;                         // [E]; empty in hash-routed layers
+  std::span<const std::int32_t> tid2eid;  // [V, num_experts_per_tok], validated; empty in learned layers
+  std::vector<ExpertWeights> experts;     // [E]
   ExpertWeights shared;
 };
 
@@ -89,13 +89,13 @@ struct MtpWeights {  // mtp.0 of the preview checkpoint (specification 2.8)
   HyperHeadWeights hc_head;
 };
 
-struct DsparkWeights {               // mtp.0..2 (specification 2.9)
+struct DsparkWeights {  // mtp.0..2 (specification 2.9)
   std::vector<LayerWeights> stages;
-  Matrix main_proj;                  // [d, 3*d]
-  FloatSpan main_norm, norm;         // [d]
+  Matrix main_proj;           // [d, 3*d]
+  FloatSpan main_norm, norm;  // [d]
   HyperHeadWeights hc_head;
-  Matrix markov_w1, markov_w2;       // [V, markov_rank]
-  Matrix confidence_proj;            // [1, d + markov_rank]
+  Matrix markov_w1, markov_w2;  // [V, markov_rank]
+  Matrix confidence_proj;       // [1, d + markov_rank]
 };
 
 struct ModelWeights {

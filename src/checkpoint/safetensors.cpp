@@ -255,8 +255,7 @@ struct GzipCloser {
 
 }  // namespace
 
-// ---- TensorTable
-// --------------------------------------------------------------------------------------------------
+// ---- TensorTable ----
 
 const TensorInfo* TensorTable::find(std::string_view name) const {
   const auto found = by_name_.find(name);
@@ -269,8 +268,7 @@ std::uint64_t TensorTable::data_bytes() const {
   return sum;
 }
 
-// ---- TensorTableBuilder
-// -------------------------------------------------------------------------------------------
+// ---- TensorTableBuilder ----
 
 void TensorTableBuilder::append(std::string file, std::vector<TensorInfo> tensors,
                                 std::vector<std::pair<std::string, std::string>> metadata,
@@ -361,8 +359,7 @@ TensorTable TensorTableBuilder::finish() {
   return table;
 }
 
-// ---- whole files and dumps
-// ------------------------------------------------------------------------------------------
+// ---- whole files and dumps ----
 
 bool is_lfs_pointer(std::span<const std::byte> bytes) {
   return as_text(bytes).substr(0, kLfsPrefix.size()) == kLfsPrefix;

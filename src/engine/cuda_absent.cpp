@@ -16,13 +16,15 @@ Result<std::shared_ptr<Backend>> make_cuda_device(int ordinal) {
 
 namespace {
 auto no_synthesis() {
-  return fail(ErrorCode::kUnsupported,
-              "a synthetic model needs the CUDA back-end; build with -DPIVOT_CUDA=ON and run with --device cuda");
+  return fail(
+      ErrorCode::kUnsupported,
+      "a synthetic model needs the CUDA back-end; build with -DPIVOT_CUDA=ON and run with --device cuda");
 }
 }  // namespace
 
 Result<SyntheticModel> synthesize_model(Backend&, const ModelConfig&, std::int64_t) { return no_synthesis(); }
-Result<> synthesize_cache(Backend&, std::span<const LayerCacheView>, std::int64_t, std::int64_t, std::int64_t) {
+Result<> synthesize_cache(Backend&, std::span<const LayerCacheView>, std::int64_t, std::int64_t,
+                          std::int64_t) {
   return no_synthesis();
 }
 

@@ -21,7 +21,8 @@ struct SyntheticModel {
   std::int64_t bytes = 0;            // in device memory, the aliased experts not counted
   double read_bytes_per_second = 0;  // of a kernel that only reads them
 };
-Result<SyntheticModel> synthesize_model(Backend& backend, const ModelConfig& config, std::int64_t resident_experts);
+Result<SyntheticModel> synthesize_model(Backend& backend, const ModelConfig& config,
+                                        std::int64_t resident_experts);
 Result<> synthesize_cache(Backend& backend, std::span<const LayerCacheView> layers, std::int64_t slots,
                           std::int64_t ratio4_pages, std::int64_t ratio128_pages);
 

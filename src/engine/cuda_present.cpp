@@ -16,7 +16,8 @@ int cuda_device_count() {
 
 Result<std::shared_ptr<Backend>> make_cuda_device(int ordinal) { return make_cuda_backend(ordinal); }
 
-Result<SyntheticModel> synthesize_model(Backend& backend, const ModelConfig& config, std::int64_t resident_experts) {
+Result<SyntheticModel> synthesize_model(Backend& backend, const ModelConfig& config,
+                                        std::int64_t resident_experts) {
   SyntheticModel model;
   PIVOT_TRY(model.weights, synthesize_cuda_weights(backend, config, resident_experts));
   model.bytes = cuda::placed_bytes(*model.weights, resident_experts);

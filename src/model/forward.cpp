@@ -71,7 +71,8 @@ class Taps {
   std::vector<std::int32_t> ids_;
 };
 
-// FNV-1a over what the ops read from the views on the host. The model's number stands for its workspace and options.
+// FNV-1a over what the ops read from the views on the host. The model's number stands for its workspace and
+// options.
 std::uint64_t hash_views(std::span<const LayerCacheView> views, std::uint64_t model_id) {
   std::uint64_t hash = 0xcbf29ce484222325u ^ model_id;
   const auto mix = [&hash](auto value) {
@@ -85,7 +86,9 @@ std::uint64_t hash_views(std::span<const LayerCacheView> views, std::uint64_t mo
     mix(v.base), mix(v.page_bytes), mix(v.page_rows), mix(v.page_table), mix(v.table_stride);
     mix(static_cast<int>(v.layout.format));
   };
-  const auto mix_state = [&mix](const CompressorStateView& v) { mix(v.base), mix(v.slot_floats), mix(v.rows), mix(v.width); };
+  const auto mix_state = [&mix](const CompressorStateView& v) {
+    mix(v.base), mix(v.slot_floats), mix(v.rows), mix(v.width);
+  };
   for (const LayerCacheView& view : views) {
     mix(view.window.base), mix(view.window.slot_bytes), mix(view.window.rows);
     mix(static_cast<int>(view.window.layout.format));
@@ -109,8 +112,8 @@ std::int32_t resolve_index_topk(const ModelConfig& config, const Knobs& knobs, s
 struct Model::Pass {
   StepBatch batch;
   std::span<const LayerCacheView> caches;
-  // Ratio-4 entries visible to the last query of the longest sequence; where steps are replayed, of the longest
-  // sequence there can be.
+  // Ratio-4 entries visible to the last query of the longest sequence; where steps are replayed, of the
+  // longest sequence there can be.
   std::int64_t most_entries = 0;
   Taps taps;
 };

@@ -37,11 +37,11 @@ class Workspace {
 
   // Step description: adjacent, token_ids first.
   std::size_t step_description_bytes = 0;  // from token_ids to the end of logit_rows
-  std::int32_t* token_ids = nullptr;   // [T]
-  std::int32_t* positions = nullptr;   // [T]
-  std::int32_t* span_of = nullptr;     // [T]
-  SequenceSpan* spans = nullptr;       // [spans]
-  std::int32_t* logit_rows = nullptr;  // [logit_rows]
+  std::int32_t* token_ids = nullptr;       // [T]
+  std::int32_t* positions = nullptr;       // [T]
+  std::int32_t* span_of = nullptr;         // [T]
+  SequenceSpan* spans = nullptr;           // [spans]
+  std::int32_t* logit_rows = nullptr;      // [logit_rows]
   // Residual and hyper-connection state.
   Act* h = nullptr;       // [T, S, d]
   Act* x = nullptr;       // [T, d] sublayer input

@@ -12,8 +12,7 @@
 
 namespace pivot {
 
-// ---- BF16
-// -------------------------------------------------------------------------------------------------------
+// ---- BF16 ----
 
 struct BF16 {
   std::uint16_t bits;
@@ -31,8 +30,7 @@ constexpr BF16 to_bf16(float x) {
 // bf(x) of the specification, kept in an fp32 register.
 constexpr float round_bf16(float x) { return to_float(to_bf16(x)); }
 
-// ---- E4M3 (fn: no infinity, NaN is 0x7f / 0xff, max 448, subnormals down to 2^-9)
-// -----------------------------------
+// ---- E4M3 (fn: no infinity, NaN is 0x7f / 0xff, max 448, subnormals down to 2^-9) ----
 
 inline constexpr float kE4m3Max = 448.0f;
 
@@ -74,8 +72,7 @@ constexpr std::uint8_t float_to_e4m3(float x) {
   return static_cast<std::uint8_t>(sign | ((rounded >> 20) - (120u << 3)));
 }
 
-// ---- E2M1 (4 bits: sign, two exponent bits, one mantissa bit; values 0 .5 1 1.5 2 3 4 6)
-// ----------------------------
+// ---- E2M1 (4 bits: sign, two exponent bits, one mantissa bit; values 0 .5 1 1.5 2 3 4 6) ----
 
 inline constexpr float kE2m1Max = 6.0f;
 inline constexpr float kE2m1Values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
@@ -107,8 +104,7 @@ constexpr std::uint8_t float_to_e2m1(float x) {
   return static_cast<std::uint8_t>(sign | code);
 }
 
-// ---- E8M0 (a power of two: 2^(byte-127); 0xff is NaN)
-// ----------------------------------------------------------------
+// ---- E8M0 (a power of two: 2^(byte-127); 0xff is NaN) ----
 
 inline constexpr std::uint8_t kE8m0Nan = 0xff;
 
@@ -124,8 +120,7 @@ constexpr std::uint8_t ceil_log2_e8m0(float v) {
   return static_cast<std::uint8_t>((u >> 23) + ((u & 0x7fffffu) != 0u ? 1u : 0u));
 }
 
-// ---- Group scales (specification 3.1)
-// ---------------------------------------------------------------------------------
+// ---- Group scales (specification 3.1) ----
 
 inline constexpr float kFp8ScaleFloor = 1e-4f;             // A_min for FP8 groups
 inline constexpr float kFp4ScaleFloor = 6.0f * 0x1p-126f;  // A_min for FP4 groups

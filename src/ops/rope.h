@@ -1,4 +1,5 @@
-// Rotary frequencies of a layer kind (specification 2.3): plain or YaRN-interpolated, computed once on the host.
+// Rotary frequencies of a layer kind (specification 2.3): plain or YaRN-interpolated, computed once on the
+// host.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // What an op sees of a step and of the cache: plain structs of pointers, shared by every back-end.
 //
-// Every pointer lives in the back-end's memory unless it says host. Free of library headers: nvcc compiles it too.
+// Every pointer lives in the back-end's memory unless it says host. Free of library headers: nvcc compiles it
+// too.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +22,16 @@ struct SequenceSpan {
 };
 
 struct StepBatch {
-  std::int32_t num_tokens = 0;  // T
+  std::int32_t num_tokens = 0;              // T
   const std::int32_t* token_ids = nullptr;  // [T]
   const std::int32_t* positions = nullptr;  // [T]
   const std::int32_t* span_of = nullptr;    // [T] index into spans
   std::int32_t num_spans = 0;
-  const SequenceSpan* spans = nullptr;      // [num_spans]; sorted by first_token
-  const SequenceSpan* host_spans = nullptr; // host copy of spans, for launch decisions
+  const SequenceSpan* spans = nullptr;       // [num_spans]; sorted by first_token
+  const SequenceSpan* host_spans = nullptr;  // host copy of spans, for launch decisions
 };
 
-// ---- cache views -------------------------------------------------------------------------------------------------------
+// ---- cache views ----
 
 // Raw rows of the last positions: position p lies in row p mod `rows` of its sequence's slot.
 struct RingView {
@@ -40,7 +41,8 @@ struct RingView {
   RowLayout layout;       // the slot is one page of `rows` rows
 };
 
-// Rows addressed by entry index through a page table: entry j is row j mod page_rows of page table[j / page_rows].
+// Rows addressed by entry index through a page table: entry j is row j mod page_rows of page table[j /
+// page_rows].
 struct PagedView {
   std::byte* base = nullptr;
   std::int64_t page_bytes = 0;
@@ -50,8 +52,9 @@ struct PagedView {
   std::int32_t table_stride = 0;
 };
 
-// Compressor state: the last `rows` tokens' k and s vectors (specification 2.5, ring form): [slot][rows][2][coff*w] f32,
-// k then s (s includes ape). Position p lies in row p mod `rows`. rows >= 8 (ratio 4) or 128 (ratio 128).
+// Compressor state: the last `rows` tokens' k and s vectors (specification 2.5, ring form):
+// [slot][rows][2][coff*w] f32, k then s (s includes ape). Position p lies in row p mod `rows`. rows >= 8
+// (ratio 4) or 128 (ratio 128).
 struct CompressorStateView {
   float* base = nullptr;
   std::int64_t slot_floats = 0;
@@ -61,9 +64,9 @@ struct CompressorStateView {
 
 struct LayerCacheView {
   RingView window;
-  PagedView compressed;               // ratio 4 and 128
-  CompressorStateView compressor;     // ratio 4 and 128
-  PagedView index_keys;               // ratio 4
+  PagedView compressed;            // ratio 4 and 128
+  CompressorStateView compressor;  // ratio 4 and 128
+  PagedView index_keys;            // ratio 4
   CompressorStateView index_compressor;
 };
 

@@ -7,7 +7,24 @@
 
 namespace pivot {
 
-enum class DType : std::uint8_t { kBool, kU8, kI8, kF8E4M3, kF8E5M2, kF8E8M0, kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kF64, kI64, kU64 };
+enum class DType : std::uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E8M0,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kF64,
+  kI64,
+  kU64
+};
 
 // Bytes of one element. (Packed FP4 is stored as kI8 or kU8, two codes a byte.)
 std::int64_t dtype_bytes(DType dtype);

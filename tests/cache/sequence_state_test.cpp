@@ -182,8 +182,7 @@ TEST(SequenceState, PoolsDoNotDrift) {
   EXPECT_EQ(pool->pages(PagePool::kRatio128).free(), 16);
 }
 
-// ---- snapshots
-// -----------------------------------------------------------------------------------------------------------
+// ---- snapshots ----
 
 // A sequence whose memory holds random bytes: a snapshot has to carry every byte a continuation reads.
 std::unique_ptr<SequenceState> random_sequence(const std::shared_ptr<CachePool>& pool, std::int64_t length) {

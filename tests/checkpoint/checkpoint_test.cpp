@@ -145,8 +145,7 @@ TEST_F(Folder, ASingleFileNeedsNoIndex) {
   EXPECT_EQ(Checkpoint::open((folder_ / "m2.safetensors").string())->table().size(), 1u);
 }
 
-// ---- names in the Hugging Face cache
-// --------------------------------------------------------------------------------
+// ---- names in the Hugging Face cache ----
 
 class HubCache : public testing::Test {
  protected:

@@ -232,8 +232,7 @@ TEST(LoadModel, FingerprintFollowsContentAndNotSharding) {
   EXPECT_NE(a->fingerprint, c->fingerprint);
 }
 
-// ---- edited checkpoints
-// -------------------------------------------------------------------------------------------------
+// ---- edited checkpoints ----
 
 struct EditableTensor {
   std::string name;

@@ -239,8 +239,7 @@ TEST(Session, ResetForgets) {
   EXPECT_EQ(logits_of(*session), logits_of(*fresh));
 }
 
-// ---- memory
-// --------------------------------------------------------------------------------------------------------------
+// ---- memory ----
 
 // The CPU back-end with its allocations counted.
 class CountingBackend : public Backend {

@@ -21,8 +21,7 @@ constexpr const char* kWideNvfp4 = "goldens-wide/data/nvfp4_fp32.safetensors";
 using Cases = std::vector<ParityCase>;
 using Device = std::shared_ptr<Backend>;
 
-// ---- goldens, fp32 activations
-// -------------------------------------------------------------------------------------------
+// ---- goldens, fp32 activations ----
 
 LogitsRun fp32_run(const Weights& weights, const Knobs& knobs, const std::string& mode, int n,
                    const char* ids_file = kW128) {
@@ -109,8 +108,7 @@ void add_fp32_taps(Cases& cases) {
                    }});
 }
 
-// ---- goldens, bf16 activations
-// -------------------------------------------------------------------------------------------
+// ---- goldens, bf16 activations ----
 
 void add_bf16(Cases& cases) {
   for (int n : {1, 3, 4, 5, 127, 128, 129, 300, 700})
@@ -155,8 +153,7 @@ void add_twins(Cases& cases) {
   add("nvfp4_w4a4", kNvfp4, w4a4, false, 0.12);
 }
 
-// ---- goldens-wide
-// --------------------------------------------------------------------------------------------------------
+// ---- goldens-wide ----
 
 LogitsRun wide_run(const Weights& weights, const std::string& mode, int n) {
   return {

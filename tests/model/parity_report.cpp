@@ -38,8 +38,8 @@ int report(const std::vector<std::string>& backends, std::string_view filter, bo
         metrics = parity.run(*backend);
       } catch (const Refused& refused) {
         if (json)
-          fmt::print("{}\n{{\"backend\": \"{}\", \"case\": \"{}\", \"refused\": \"{}\"}}", first ? "" : ",", name,
-                     parity.id(), refused.what());
+          fmt::print("{}\n{{\"backend\": \"{}\", \"case\": \"{}\", \"refused\": \"{}\"}}", first ? "" : ",",
+                     name, parity.id(), refused.what());
         else
           fmt::print("{:<14} {:<38} refused: {}\n", name, parity.id(), refused.what());
         first = false;

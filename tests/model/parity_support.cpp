@@ -129,8 +129,7 @@ Weights bf16_twin(const Weights& weights) {
   return twin;
 }
 
-// ---- modes (goldens/README.md)
-// -----------------------------------------------------------------------------------------
+// ---- modes (goldens/README.md) ----
 
 Knobs fp32_mode(const std::string& mode) {
   if (mode == "qat") return qat_knobs();
@@ -145,8 +144,7 @@ RunnerOptions options_for(const Knobs& knobs) {
   return options;
 }
 
-// ---- logits
-// --------------------------------------------------------------------------------------------------------------
+// ---- logits ----
 
 std::vector<Metric> max_abs_within(const LogitsRun& run, double limit,
                                    const std::shared_ptr<Backend>& backend) {
@@ -202,8 +200,7 @@ std::vector<Metric> bf16_run(const LogitsRun& run, double rel_l2, const std::str
   return metrics;
 }
 
-// ---- selection and routing
-// -------------------------------------------------------------------------------------------------
+// ---- selection and routing ----
 
 void compare_sets(const std::vector<std::int32_t>& actual, const std::vector<std::int32_t>& expected,
                   const std::vector<float>& margins, double margin, SetDifference& result) {
@@ -226,8 +223,7 @@ void compare_sets(const std::vector<std::int32_t>& actual, const std::vector<std
   }
 }
 
-// ---- taps
-// ------------------------------------------------------------------------------------------------------------------
+// ---- taps ----
 
 std::vector<float> take_rows(const TapRecorder::Record& record, const std::vector<std::int32_t>& rows) {
   if (rows.empty()) return record.values;

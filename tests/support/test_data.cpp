@@ -12,8 +12,9 @@ std::filesystem::path source_dir() { return PIVOT_SOURCE_DIR; }
 
 std::optional<std::filesystem::path> find_data(std::string_view relative) {
   const char* variable = std::getenv("PIVOT_TEST_DATA");
-  const std::filesystem::path root =
-      variable != nullptr && *variable != '\0' ? std::filesystem::path(variable) : source_dir().parent_path() / "shared";
+  const std::filesystem::path root = variable != nullptr && *variable != '\0'
+                                         ? std::filesystem::path(variable)
+                                         : source_dir().parent_path() / "shared";
   std::filesystem::path path = root / relative;
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return std::nullopt;

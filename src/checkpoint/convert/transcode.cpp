@@ -60,8 +60,10 @@ bool encode_fp4_block(const float* values, std::uint8_t byte, std::uint8_t* code
   return true;
 }
 
-// The scale byte of a 128x128 block of an FP4 matrix: the largest group scale of the block over 64 (specification 4.2).
-std::uint8_t fp8_scale_of_fp4(const Matrix& m, std::int64_t row_begin, std::int64_t rows, std::int64_t column) {
+// The scale byte of a 128x128 block of an FP4 matrix: the largest group scale of the block over 64
+// (specification 4.2).
+std::uint8_t fp8_scale_of_fp4(const Matrix& m, std::int64_t row_begin, std::int64_t rows,
+                              std::int64_t column) {
   const std::int64_t groups = m.cols / kFp4GroupCols;
   const std::int64_t last = std::min(m.cols, column + kFp8BlockCols) / kFp4GroupCols;
   int largest = -1;
@@ -74,10 +76,12 @@ std::uint8_t fp8_scale_of_fp4(const Matrix& m, std::int64_t row_begin, std::int6
   return static_cast<std::uint8_t>(std::max(0, largest - kFp8Headroom));
 }
 
-std::uint8_t fp8_scale_of_values(const std::vector<float>& values, std::int64_t rows, std::int64_t cols, std::int64_t column) {
+std::uint8_t fp8_scale_of_values(const std::vector<float>& values, std::int64_t rows, std::int64_t cols,
+                                 std::int64_t column) {
   float amax = 0;
   for (std::int64_t row = 0; row < rows; ++row)
-    for (std::int64_t k = column; k < std::min(cols, column + kFp8BlockCols); ++k) amax = std::max(amax, std::fabs(values[static_cast<std::size_t>(row * cols + k)]));
+    for (std::int64_t k = column; k < std::min(cols, column + kFp8BlockCols); ++k)
+      amax = std::max(amax, std::fabs(values[static_cast<std::size_t>(row * cols + k)]));
   return fp8_group_scale(amax);
 }
 
@@ -94,10 +98,12 @@ const PairTable& pair_table(int shift) {
     for (std::size_t t = 0; t < all.size(); ++t)
       for (unsigned pair = 0; pair < 256; ++pair)
         for (unsigned nibble = 0; nibble < 2; ++nibble) {
-          const float value = std::ldexp(e2m1_to_float(static_cast<std::uint8_t>(pair >> (4 * nibble))), static_cast<int>(t) + kLowestShift);
+          const float value = std::ldexp(e2m1_to_float(static_cast<std::uint8_t>(pair >> (4 * nibble))),
+                                         static_cast<int>(t) + kLowestShift);
           const std::uint8_t code = float_to_e4m3(value);
           all[t].codes[pair] = static_cast<std::uint16_t>(all[t].codes[pair] | code << (8 * nibble));
-          all[t].rounded[pair] = static_cast<std::uint8_t>(all[t].rounded[pair] + (e4m3_to_float(code) != value ? 1 : 0));
+          all[t].rounded[pair] =
+              static_cast<std::uint8_t>(all[t].rounded[pair] + (e4m3_to_float(code) != value ? 1 : 0));
         }
     return all;
   }();
@@ -105,7 +111,8 @@ const PairTable& pair_table(int shift) {
 }
 
 // One row of an FP4 matrix under the block scales of its block row.
-std::int64_t fp8_row_of_fp4(const Matrix& m, std::int64_t row, const std::uint8_t* block_scales, std::uint8_t* out) {
+std::int64_t fp8_row_of_fp4(const Matrix& m, std::int64_t row, const std::uint8_t* block_scales,
+                            std::uint8_t* out) {
   constexpr std::int64_t kPairs = kFp4GroupCols / 2;
   std::int64_t rounded = 0;
   const std::int64_t groups = m.cols / kFp4GroupCols;
@@ -124,8 +131,8 @@ std::int64_t fp8_row_of_fp4(const Matrix& m, std::int64_t row, const std::uint8_
   return rounded;
 }
 
-// One row of an FP4 matrix as BF16 bits: the code's bits with the group's exponent added; false where a value leaves BF16's normal
-// range, which the general path handles.
+// One row of an FP4 matrix as BF16 bits: the code's bits with the group's exponent added; false where a value
+// leaves BF16's normal range, which the general path handles.
 bool bf16_row_of_fp4(const Matrix& m, std::int64_t row, std::uint16_t* out) {
   constexpr int kLowest = 4;
   constexpr int kHighest = 250;
@@ -141,7 +148,8 @@ bool bf16_row_of_fp4(const Matrix& m, std::int64_t row, std::uint16_t* out) {
     if (byte < kLowest || byte > kHighest) return false;
     std::array<std::uint16_t, 16> scaled = bits;
     for (std::uint8_t code = 0; code < 16; ++code)
-      if ((code & 7u) != 0) scaled[code] = static_cast<std::uint16_t>(scaled[code] + (byte - kE8m0Bias) * 128);
+      if ((code & 7u) != 0)
+        scaled[code] = static_cast<std::uint16_t>(scaled[code] + (byte - kE8m0Bias) * 128);
     for (std::int64_t k = 0; k < kFp4GroupCols; k += 2) {
       const std::uint8_t pair = byte_at(codes, (group * kFp4GroupCols + k) / 2);
       out[group * kFp4GroupCols + k] = scaled[pair & 15u];
@@ -276,7 +284,8 @@ Result<> fp4_exact(const Matrix& m, std::int64_t row_begin, std::int64_t row_end
   return {};
 }
 
-void fp8_scales(const Matrix& m, std::int64_t row_begin, std::int64_t row_end, std::span<std::uint8_t> scales) {
+void fp8_scales(const Matrix& m, std::int64_t row_begin, std::int64_t row_end,
+                std::span<std::uint8_t> scales) {
   PIVOT_CHECK(row_begin % kFp8BlockRows == 0, "row {}", row_begin);
   std::vector<float> values;
   std::size_t at = 0;
@@ -287,11 +296,13 @@ void fp8_scales(const Matrix& m, std::int64_t row_begin, std::int64_t row_end, s
       dequantize_rows(m, begin, begin + rows, std::span<float>(values));
     }
     for (std::int64_t column = 0; column < m.cols; column += kFp8BlockCols)
-      scales[at++] = m.format == MatrixFormat::kFP4 ? fp8_scale_of_fp4(m, begin, rows, column) : fp8_scale_of_values(values, rows, m.cols, column);
+      scales[at++] = m.format == MatrixFormat::kFP4 ? fp8_scale_of_fp4(m, begin, rows, column)
+                                                    : fp8_scale_of_values(values, rows, m.cols, column);
   }
 }
 
-std::int64_t fp8_blocks(const Matrix& m, std::int64_t row_begin, std::int64_t row_end, std::span<std::uint8_t> codes, std::span<std::uint8_t> scales) {
+std::int64_t fp8_blocks(const Matrix& m, std::int64_t row_begin, std::int64_t row_end,
+                        std::span<std::uint8_t> codes, std::span<std::uint8_t> scales) {
   const std::int64_t blocks = (m.cols + kFp8BlockCols - 1) / kFp8BlockCols;
   fp8_scales(m, row_begin, row_end, scales);
   std::int64_t rounded = 0;
@@ -314,7 +325,8 @@ std::int64_t fp8_blocks(const Matrix& m, std::int64_t row_begin, std::int64_t ro
   return rounded;
 }
 
-std::int64_t bf16_values(const Matrix& m, std::int64_t row_begin, std::int64_t row_end, std::span<std::uint16_t> out) {
+std::int64_t bf16_values(const Matrix& m, std::int64_t row_begin, std::int64_t row_end,
+                         std::span<std::uint16_t> out) {
   std::vector<float> values(static_cast<std::size_t>(m.cols));
   std::int64_t rounded = 0;
   for (std::int64_t row = row_begin; row < row_end; ++row) {

@@ -42,8 +42,10 @@ Result<> fp4_exact(const Matrix& matrix, std::int64_t row_begin, std::int64_t ro
 std::int64_t fp8_blocks(const Matrix& matrix, std::int64_t row_begin, std::int64_t row_end,
                         std::span<std::uint8_t> codes, std::span<std::uint8_t> scales);
 
-// The scales of fp8_blocks alone; from FP4 without touching codes, except where a group's scale would raise the block's.
-void fp8_scales(const Matrix& matrix, std::int64_t row_begin, std::int64_t row_end, std::span<std::uint8_t> scales);
+// The scales of fp8_blocks alone; from FP4 without touching codes, except where a group's scale would raise
+// the block's.
+void fp8_scales(const Matrix& matrix, std::int64_t row_begin, std::int64_t row_end,
+                std::span<std::uint8_t> scales);
 
 // Any format -> BF16, nearest even. Returns the number of values that were rounded (0 from FP4, lossless
 // NVFP4 and FP8 with E8M0).

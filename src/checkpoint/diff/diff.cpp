@@ -386,8 +386,7 @@ Result<DiffReport> Differ::run(const ModelLayout& layout_a, const ModelLayout& l
   return std::move(report_);
 }
 
-// ---- roll-up
-// -----------------------------------------------------------------------------------------------------------
+// ---- roll-up ----
 
 void add_to_group(DifferenceGroup& group, const TensorDifference& tensor) {
   ++group.counts[static_cast<std::size_t>(tensor.difference)];

@@ -115,8 +115,7 @@ struct InspectOptions {
 
 Inspection inspect(const Subject& subject, const InspectOptions& options);
 
-// ---- parts, separately testable
-// ----------------------------------------------------------------------------------------
+// ---- parts, separately testable ----
 
 // What a config alone says about variant and formats: the verdict where there are no headers.
 std::string variant_from_config(const ModelConfig& config, std::string_view config_json);

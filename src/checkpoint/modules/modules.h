@@ -60,8 +60,7 @@ std::optional<std::string> native_name_of(std::string_view transformers_name);
 // notes 1.6).
 bool sharded_by_tensor_parallelism(const TensorPlace& place);
 
-// ---- How a checkpoint stores its matrices
-// ---------------------------------------------------------------------------
+// ---- How a checkpoint stores its matrices ----
 
 struct CheckpointFormats {
   ExpertFormat experts = ExpertFormat::kMxfp4;

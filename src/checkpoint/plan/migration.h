@@ -116,8 +116,7 @@ Migration make_migration(const MigrationInput& input);
 report::Document migration_document(const Migration& migration, const MigrationInput& input);
 std::string migration_json(const Migration& migration);  // docs/schema/migration.json
 
-// ---- the four layers, for make_migration
-// ---------------------------------------------------------------------------------
+// ---- the four layers, for make_migration ----
 
 void add_feasibility(const MigrationInput& input, Migration& migration);
 void add_efficacy(const MigrationInput& input, Migration& migration);

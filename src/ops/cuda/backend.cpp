@@ -1,194 +1,29 @@
-#include "ops/cuda/backend.h"
+// The operators of the CUDA back-end: launches, in the order of docs/specification section 2.
+#include "ops/cuda/cuda_backend.h"
 
-#include <cuda_runtime.h>
-
-#include <algorithm>
 #include <cmath>
-#include <string_view>
-#include <unordered_map>
-#include <vector>
 
-#include "base/check.h"
-#include "ops/cuda/attention/attention.h"
-#include "ops/cuda/embed/embed.h"
-#include "ops/cuda/hyper_connection/hyper_connection.h"
-#include "ops/cuda/indexer/indexer.h"
-#include "ops/cuda/latent/latent.h"
-#include "ops/cuda/linear/linear.h"
-#include "ops/cuda/moe/moe.h"
-#include "ops/cuda/placement/placed_model.h"
-#include "ops/cuda/placement/placed_size.h"
-#include "ops/cuda/placement/random_fill.h"
-#include "ops/cuda/placement/schedule.h"
-#include "ops/cuda/placement/tiles.h"
-#include "ops/cuda/query/query.h"
-#include "ops/cuda/runtime/launch.h"
-#include "ops/cuda/runtime/scratch.h"
-#include "ops/cuda/runtime/pinned_staging.h"
-#include "ops/cuda/runtime/status.h"
-#include "ops/cuda/support.h"
-#include "ops/cuda/runtime/step_graphs.h"
-
-namespace pivot {
+namespace pivot::cuda {
 namespace {
-
-using namespace cuda;
 
 float inverse_sqrt(std::int64_t n) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(n))); }
 
-class CudaBackend final : public Backend {
- public:
-  CudaBackend(int device, const cudaDeviceProp& properties) : device_(device), properties_(properties) {}
-  ~CudaBackend() override {
-    if (stream_ != nullptr) cudaStreamSynchronize(stream_);
-    graphs_.reset();
-    if (stream_ != nullptr) cudaStreamDestroy(stream_);
-  }
-  Result<> open() {
-    PIVOT_TRY_VOID(check_cuda(cudaSetDevice(device_), "selecting the GPU"));
-    PIVOT_TRY_VOID(check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"));
-    PIVOT_TRY_VOID(staging_.open());
-    graphs_ = std::make_unique<StepGraphs>(stream_);
-    return {};
-  }
-
-  std::string_view name() const override { return "cuda"; }
-  DeviceInfo device() const override {
-    std::size_t free_bytes = 0, total_bytes = 0;
-    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) free_bytes = 0;
-    return {properties_.name, static_cast<std::int64_t>(free_bytes)};
-  }
-  int activation_bytes() const override { return 2; }
-  Result<> supports(const ModelWeights& weights, const Knobs& knobs) const override {
-    return check_support(weights, knobs);
-  }
-
-  Result<std::byte*> allocate(std::int64_t bytes, std::string_view purpose) override {
-    void* memory = nullptr;
-    const cudaError_t status = cudaMalloc(&memory, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
-    if (status == cudaSuccess) return static_cast<std::byte*>(memory);
-    (void)cudaGetLastError();
-    std::size_t free_bytes = 0, total_bytes = 0;
-    (void)cudaMemGetInfo(&free_bytes, &total_bytes);
-    return fail(ErrorCode::kOutOfMemory, "{} needs {} bytes of GPU memory, {} of {} are free; reduce the context or the number of sequences", purpose, bytes,
-                free_bytes, total_bytes);
-  }
-  void release(std::byte* memory) override {
-    forget_rounding();
-    require_cuda(cudaFree(memory), "releasing memory");
-  }
-  void fill(std::byte* memory, int value, std::int64_t bytes) override {
-    forget_rounding();
-    require_cuda(cudaMemsetAsync(memory, value, static_cast<std::size_t>(bytes), stream_), "filling memory");
-  }
-  void upload(void* device, const void* host, std::int64_t bytes) override {
-    forget_rounding();
-    host = staging_.stage(host, bytes, stream_);
-    require_cuda(cudaMemcpyAsync(device, host, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, stream_), "upload");
-  }
-  void download(void* host, const void* device, std::int64_t bytes) override {
-    require_cuda(cudaMemcpyAsync(host, device, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, stream_), "download");
-    require_cuda(cudaStreamSynchronize(stream_), "download");
-  }
-  Result<> synchronize() override { return check_cuda(cudaStreamSynchronize(stream_), "running the step"); }
-  Result<std::shared_ptr<const ModelWeights>> place(std::shared_ptr<const ModelWeights> weights) override {
-    for (const std::weak_ptr<PlacedModel>& weak : models_)
-      if (const auto model = weak.lock(); model != nullptr && weights.get() == &model->weights()) return weights;  // placed already
-    PIVOT_TRY(const std::shared_ptr<PlacedModel> model, PlacedModel::create(*weights));
-    return keep(model);
-  }
-
-  bool replays_steps() const override { return true; }
-  void run_step(const StepKey& key, const std::function<void()>& record) override { graphs_->run(key, scratch_.generation(), record); }
-  Result<std::shared_ptr<const ModelWeights>> synthesize(const ModelConfig& config, std::int64_t resident_experts) {
-    PIVOT_TRY(const std::shared_ptr<PlacedModel> model, PlacedModel::synthesize(config, resident_experts, stream_));
-    return keep(model);
-  }
-  void synthesize_rows(const PagedView& pages, std::int64_t count, std::uint32_t seed) {
-    launch_random_rows(pages.base, pages.page_bytes, count, pages.page_rows, pages.layout, seed, stream_);
-  }
-  void synthesize_rows(const RingView& ring, std::int64_t slots, std::uint32_t seed) {
-    launch_random_rows(ring.base, ring.slot_bytes, slots, ring.rows, ring.layout, seed, stream_);
-  }
-  void synthesize_state(const CompressorStateView& state, std::int64_t slots, std::uint32_t seed) {
-    for (std::int64_t slot = 0; slot < slots; ++slot)
-      launch_random_floats(state.base + slot * state.slot_floats, std::int64_t{2} * state.rows * state.width, 0.0f, 1.0f,
-                           seed + static_cast<std::uint32_t>(slot), stream_);
-  }
-  double read_bandwidth(const ModelConfig& config) {
-    const PlacedModel& model = placed(config);
-    return measure_read_bandwidth(model.memory(), model.bytes(), properties_.multiProcessorCount, stream_);
-  }
-
-  void embed(const StepBatch& batch, const EmbedParams& p) override {
-    launch_embed(p.embed.codes, batch.token_ids, batch.num_tokens, p.num_streams, p.embed.cols, p.h, stream_);
-  }
-  void hc_seam(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const HcSeamParams& p) override;
-  void hc_head(const ModelConfig& config, const Knobs& knobs, const StepBatch& batch, const HcHeadParams& p) override;
-  void latent(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const LatentParams& p) override;
-  void query(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const QueryParams& p) override;
-  void index_select(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const IndexSelectParams& p) override;
-  void attention(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const AttentionParams& p) override;
-  void attention_out(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const AttentionOutParams& p) override;
-  void route(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const RouteParams& p) override;
-  void moe(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const MoeParams& p) override;
-  void logits(const Knobs& knobs, const LogitsParams& p) override;
-
- private:
-  // The placed model whose config a layer names: one back-end may hold several.
-  const PlacedModel& placed(const ModelConfig& config) {
-    for (const std::weak_ptr<PlacedModel>& weak : models_)
-      if (const std::shared_ptr<PlacedModel> model = weak.lock(); model != nullptr && &model->weights().config == &config) return *model;
-    PIVOT_CHECK(false, "the layer's config is not that of a model placed on this device");
-  }
-  const float* frequencies(const LayerContext& layer) {
-    const PlacedModel& model = placed(*layer.config);
-    return layer.ratio == 0 ? model.rope_main() : model.rope_compress();
-  }
-  // The operand of a quantised linear with input x [tokens][cols]: FP8 code values where the knob says so and the weights
-  // are quantised, else x itself.
-  LinearInput operand(const Matrix& w, ActQuant act, const void* x, std::int64_t tokens, std::int64_t cols, const char* name, const char* scales_name) {
-    const auto* raw = static_cast<const std::uint16_t*>(x);
-    if (act != ActQuant::kFp8 || w.format == MatrixFormat::kBF16) return {raw, nullptr, cols};
-    if (x == rounded_of_ && cols == rounded_cols_) return {rounded_values_, rounded_scales_, cols};
-    auto* values = scratch_.get<std::uint16_t>(name, tokens * cols);
-    auto* scales = scratch_.get<float>(scales_name, tokens * cols / 128);
-    launch_quantize_fp8(x, tokens, cols, cols, values, scales, stream_);
-    return {values, scales, cols};
-  }
-  SeamArguments seam(const ModelConfig& config, const Knobs& knobs, std::int64_t tokens);
-  std::shared_ptr<const ModelWeights> keep(const std::shared_ptr<PlacedModel>& model) {
-    std::erase_if(models_, [](const std::weak_ptr<PlacedModel>& weak) { return weak.expired(); });
-    models_.push_back(model);
-    return {model, &model->weights()};
-  }
-  // The caller wrote memory that may be the activation whose rounding is kept, or hand its address out again.
-  void forget_rounding() { rounded_of_ = nullptr; }
-
-  int device_;
-  cudaDeviceProp properties_;
-  cudaStream_t stream_ = nullptr;
-  std::vector<std::weak_ptr<PlacedModel>> models_;  // owned by whoever holds their weights
-  Scratch scratch_;
-  PinnedStaging staging_;
-  std::unique_ptr<StepGraphs> graphs_;
-  // The FP8 rounding of the last norm's output, made by the kernel that wrote it.
-  const void* rounded_of_ = nullptr;
-  std::int64_t rounded_cols_ = 0;
-  std::uint16_t* rounded_values_ = nullptr;
-  float* rounded_scales_ = nullptr;
-};
+}  // namespace
 
 SeamArguments CudaBackend::seam(const ModelConfig& config, const Knobs& knobs, std::int64_t tokens) {
   SeamArguments a;
-  a.shape = {static_cast<std::int32_t>(config.hidden_size), static_cast<std::int32_t>(config.hc_sinkhorn_iters), static_cast<float>(config.hc_eps),
+  a.shape = {static_cast<std::int32_t>(config.hidden_size),
+             static_cast<std::int32_t>(config.hc_sinkhorn_iters), static_cast<float>(config.hc_eps),
              static_cast<float>(config.rms_norm_eps)};
-  a.precision = knobs.mhc == HcPrecision::kF32 ? HyperPrecision::kF32 : knobs.mhc == HcPrecision::kTf32 ? HyperPrecision::kTf32 : HyperPrecision::kBf16;
+  a.precision = knobs.mhc == HcPrecision::kF32    ? HyperPrecision::kF32
+                : knobs.mhc == HcPrecision::kTf32 ? HyperPrecision::kTf32
+                                                  : HyperPrecision::kBf16;
   a.partials = scratch_.get<float>("hc_partials", seam_partial_floats(tokens, config.hidden_size));
   return a;
 }
 
-void CudaBackend::hc_seam(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const HcSeamParams& p) {
+void CudaBackend::hc_seam(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+                          const HcSeamParams& p) {
   const std::int64_t width = layer.config->hidden_size;
   SeamArguments a = seam(*layer.config, knobs, batch.num_tokens);
   a.fn = p.hc->fn.data();
@@ -207,7 +42,8 @@ void CudaBackend::hc_seam(const LayerContext& layer, const Knobs& knobs, const S
   rounded_cols_ = width;
 }
 
-void CudaBackend::hc_head(const ModelConfig& config, const Knobs& knobs, const StepBatch& batch, const HcHeadParams& p) {
+void CudaBackend::hc_head(const ModelConfig& config, const Knobs& knobs, const StepBatch& batch,
+                          const HcHeadParams& p) {
   SeamArguments a = seam(config, knobs, batch.num_tokens);
   a.fn = p.hc->fn.data();
   a.base = p.hc->base.data();
@@ -221,17 +57,21 @@ void CudaBackend::hc_head(const ModelConfig& config, const Knobs& knobs, const S
   launch_head(a, batch.num_tokens, p.rows, p.num_rows, stream_);
 }
 
-void CudaBackend::latent(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const LatentParams& p) {
+void CudaBackend::latent(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+                         const LatentParams& p) {
   const ModelConfig& c = *layer.config;
   const AttentionWeights& w = *p.weights;
   const std::int64_t tokens = batch.num_tokens;
-  const LinearInput quantized = operand(w.wq_a, knobs.dense_act, p.x, tokens, c.hidden_size, "latent_values", "latent_scales");
+  const LinearInput quantized =
+      operand(w.wq_a, knobs.dense_act, p.x, tokens, c.hidden_size, "latent_values", "latent_scales");
   const LinearInput raw{static_cast<const std::uint16_t*>(p.x), nullptr, c.hidden_size};
   auto* a = scratch_.get<std::uint16_t>("latent_a", tokens * c.q_lora_rank);
   auto* kv = scratch_.get<std::uint16_t>("latent_kv", tokens * c.head_dim);
-  std::vector<LinearJob> jobs = {{w.wq_a, w.wq_a.format == MatrixFormat::kBF16 ? raw : quantized, a, c.q_lora_rank, true},
-                                 {w.wkv, w.wkv.format == MatrixFormat::kBF16 ? raw : quantized, kv, c.head_dim, true}};
-  const auto compress_jobs = [&](const CompressorWeights& cw, const char* k_name, const char* s_name, float*& k, float*& s) {
+  std::vector<LinearJob> jobs = {
+      {w.wq_a, w.wq_a.format == MatrixFormat::kBF16 ? raw : quantized, a, c.q_lora_rank, true},
+      {w.wkv, w.wkv.format == MatrixFormat::kBF16 ? raw : quantized, kv, c.head_dim, true}};
+  const auto compress_jobs = [&](const CompressorWeights& cw, const char* k_name, const char* s_name,
+                                 float*& k, float*& s) {
     k = scratch_.get<float>(k_name, tokens * cw.wkv.rows);
     s = scratch_.get<float>(s_name, tokens * cw.wgate.rows);
     jobs.push_back({cw.wkv, raw, k, cw.wkv.rows, false});
@@ -258,7 +98,8 @@ void CudaBackend::latent(const LayerContext& layer, const Knobs& knobs, const St
   l.a = a;
   l.kv_raw = kv;
   l.index_raw = index_raw;
-  l.index_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.index_head_dim)) / std::sqrt(static_cast<double>(c.index_n_heads)));
+  l.index_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.index_head_dim)) /
+                                     std::sqrt(static_cast<double>(c.index_n_heads)));
   l.q_norm = w.q_norm.data();
   l.kv_norm = w.kv_norm.data();
   l.qr = p.qr;
@@ -306,15 +147,20 @@ void CudaBackend::latent(const LayerContext& layer, const Knobs& knobs, const St
   launch_compress(m, stream_);
 }
 
-void CudaBackend::query(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const QueryParams& p) {
+void CudaBackend::query(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+                        const QueryParams& p) {
   const ModelConfig& c = *layer.config;
   const AttentionWeights& w = *p.weights;
-  const LinearInput in = operand(w.wq_b, knobs.dense_act, p.qr, batch.num_tokens, c.q_lora_rank, "query_values", "query_scales");
+  const LinearInput in =
+      operand(w.wq_b, knobs.dense_act, p.qr, batch.num_tokens, c.q_lora_rank, "query_values", "query_scales");
   std::vector<LinearJob> jobs = {{w.wq_b, in, p.q, c.num_attention_heads * c.head_dim, true}};
   const bool indexed = layer.ratio == 4 && p.index_q != nullptr;
   if (indexed) {
     const Matrix& m = w.indexer->wq_b;
-    jobs.push_back({m, operand(m, knobs.dense_act, p.qr, batch.num_tokens, c.q_lora_rank, "query_values", "query_scales"), p.index_q, m.rows, true});
+    jobs.push_back(
+        {m,
+         operand(m, knobs.dense_act, p.qr, batch.num_tokens, c.q_lora_rank, "query_values", "query_scales"),
+         p.index_q, m.rows, true});
   }
   launch_linear(jobs, batch.num_tokens, stream_);
   QueryArguments q;
@@ -334,7 +180,8 @@ void CudaBackend::query(const LayerContext& layer, const Knobs& knobs, const Ste
   launch_query(q, stream_);
 }
 
-void CudaBackend::index_select(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const IndexSelectParams& p) {
+void CudaBackend::index_select(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+                               const IndexSelectParams& p) {
   const ModelConfig& c = *layer.config;
   IndexArguments a;
   a.batch = batch;
@@ -354,7 +201,8 @@ void CudaBackend::index_select(const LayerContext& layer, const Knobs& knobs, co
   a.scores = scratch_.get<float>("index_scores", slice * a.score_stride);
   for (std::int64_t first = 0; first < batch.num_tokens; first += slice) {
     IndexArguments part = a;
-    part.batch.num_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(slice, batch.num_tokens - first));
+    part.batch.num_tokens =
+        static_cast<std::int32_t>(std::min<std::int64_t>(slice, batch.num_tokens - first));
     part.batch.positions = batch.positions + first;
     part.batch.span_of = batch.span_of + first;
     part.index_q = static_cast<const std::uint16_t*>(p.index_q) + first * c.index_n_heads * c.index_head_dim;
@@ -366,7 +214,8 @@ void CudaBackend::index_select(const LayerContext& layer, const Knobs& knobs, co
   }
 }
 
-void CudaBackend::attention(const LayerContext& layer, const Knobs&, const StepBatch& batch, const AttentionParams& p) {
+void CudaBackend::attention(const LayerContext& layer, const Knobs&, const StepBatch& batch,
+                            const AttentionParams& p) {
   const ModelConfig& c = *layer.config;
   AttentionArguments a;
   a.batch = batch;
@@ -387,7 +236,9 @@ void CudaBackend::attention(const LayerContext& layer, const Knobs&, const StepB
   a.topk = p.topk;
   std::int64_t keys = c.sliding_window;
   if (layer.ratio != 0)
-    keys += p.selected != nullptr ? p.topk : std::int64_t{p.cache.compressed.table_stride} * p.cache.compressed.page_rows;
+    keys += p.selected != nullptr
+                ? p.topk
+                : std::int64_t{p.cache.compressed.table_stride} * p.cache.compressed.page_rows;
   a.splits = attention_splits(batch.num_tokens, a.heads, keys, properties_.multiProcessorCount);
   const std::int64_t parts = std::int64_t{batch.num_tokens} * a.splits * a.heads;
   a.partial_o = scratch_.get<float>("attention_o", parts * a.head_dim);
@@ -397,10 +248,12 @@ void CudaBackend::attention(const LayerContext& layer, const Knobs&, const StepB
   launch_commit_window(batch, p.kv, p.kv_scales, p.cache.window, stream_);
 }
 
-void CudaBackend::attention_out(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const AttentionOutParams& p) {
+void CudaBackend::attention_out(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+                                const AttentionOutParams& p) {
   const ModelConfig& c = *layer.config;
   const Matrix& wo_a = p.weights->wo_a;
-  const std::int64_t tokens = batch.num_tokens, row = c.num_attention_heads * c.head_dim, z_cols = c.o_groups * c.o_lora_rank;
+  const std::int64_t tokens = batch.num_tokens, row = c.num_attention_heads * c.head_dim,
+                     z_cols = c.o_groups * c.o_lora_rank;
   LinearInput in{static_cast<const std::uint16_t*>(p.o), nullptr, row};
   if (knobs.wo_a_act == ActQuant::kFp8 && wo_a.format == MatrixFormat::kFP8) {
     auto* values = scratch_.get<std::uint16_t>("o_values", tokens * row);
@@ -418,7 +271,8 @@ void CudaBackend::attention_out(const LayerContext& layer, const Knobs& knobs, c
     job.weights.rows = c.o_lora_rank;
     job.weights.codes = wo_a.codes + g * tiles * tile_code_bytes(wo_a.format);
     job.weights.scales = wo_a.scales + g * tiles * tile_scale_bytes(wo_a.format);
-    job.input = {in.x + g * wo_a.cols, in.scales == nullptr ? nullptr : in.scales + g * (wo_a.cols / 128), row};
+    job.input = {in.x + g * wo_a.cols, in.scales == nullptr ? nullptr : in.scales + g * (wo_a.cols / 128),
+                 row};
     job.out = z + g * c.o_lora_rank;
     job.out_stride = z_cols;
     jobs.push_back(job);
@@ -427,15 +281,21 @@ void CudaBackend::attention_out(const LayerContext& layer, const Knobs& knobs, c
       jobs.clear();
     }
   }
-  const LinearInput z_in = operand(p.weights->wo_b, knobs.dense_act, z, tokens, z_cols, "z_values", "z_scales");
+  const LinearInput z_in =
+      operand(p.weights->wo_b, knobs.dense_act, z, tokens, z_cols, "z_values", "z_scales");
   const LinearJob out{p.weights->wo_b, z_in, p.out, c.hidden_size, true};
   launch_linear({&out, 1}, tokens, stream_);
 }
 
-void CudaBackend::route(const LayerContext& layer, const Knobs&, const StepBatch& batch, const RouteParams& p) {
+void CudaBackend::route(const LayerContext& layer, const Knobs&, const StepBatch& batch,
+                        const RouteParams& p) {
   const ModelConfig& c = *layer.config;
   auto* z = scratch_.get<float>("router_logits", std::int64_t{batch.num_tokens} * c.n_routed_experts);
-  const LinearJob job{p.weights->gate, {static_cast<const std::uint16_t*>(p.x), nullptr, c.hidden_size}, z, c.n_routed_experts, false};
+  const LinearJob job{p.weights->gate,
+                      {static_cast<const std::uint16_t*>(p.x), nullptr, c.hidden_size},
+                      z,
+                      c.n_routed_experts,
+                      false};
   launch_linear({&job, 1}, batch.num_tokens, stream_);
   RouteArguments a;
   a.tokens = batch.num_tokens;
@@ -453,7 +313,8 @@ void CudaBackend::route(const LayerContext& layer, const Knobs&, const StepBatch
   launch_route(a, stream_);
 }
 
-void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch, const MoeParams& p) {
+void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+                      const MoeParams& p) {
   const ModelConfig& c = *layer.config;
   const MoeWeights& w = *p.weights;
   const std::int64_t tokens = batch.num_tokens, pairs = tokens * c.num_experts_per_tok, rows = pairs + tokens;
@@ -473,13 +334,15 @@ void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepB
   a.list.pairs = scratch_.get<std::int32_t>("list_pairs", pairs);
   a.list.tokens = scratch_.get<std::int32_t>("list_tokens", pairs);
   a.list.place = scratch_.get<std::int32_t>("list_place", pairs);
-  launch_work_list(p.expert_ids, a.tokens, a.chosen, static_cast<std::int32_t>(c.n_routed_experts), placed(*layer.config).experts(w), a.list, stream_);
+  launch_work_list(p.expert_ids, a.tokens, a.chosen, static_cast<std::int32_t>(c.n_routed_experts),
+                   placed(*layer.config).experts(w), a.list, stream_);
   a.route_weights = p.expert_weights;
   a.hidden = scratch_.get<std::uint16_t>("expert_hidden", rows * a.inner);
   a.partial = scratch_.get<std::uint16_t>("expert_partial", rows * a.width);
   a.out = p.out;
 
-  const LinearInput shared = operand(w.shared.w1, knobs.dense_act, p.x, tokens, c.hidden_size, "moe_values", "moe_scales");
+  const LinearInput shared =
+      operand(w.shared.w1, knobs.dense_act, p.x, tokens, c.hidden_size, "moe_values", "moe_scales");
   a.shared_x = shared.x;
   a.shared_scales = shared.scales;
   const bool routed_quantized = a.routed_format != MatrixFormat::kBF16;
@@ -489,7 +352,8 @@ void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepB
     a.routed_x = values;
     a.routed_rows_per_place = true;
   } else {
-    const LinearInput routed = operand(w.experts.front().w1, knobs.expert_act, p.x, tokens, c.hidden_size, "moe_values", "moe_scales");
+    const LinearInput routed = operand(w.experts.front().w1, knobs.expert_act, p.x, tokens, c.hidden_size,
+                                       "moe_values", "moe_scales");
     a.routed_x = routed.x;
     a.routed_scales = routed.scales;
   }
@@ -524,55 +388,9 @@ void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepB
 
 void CudaBackend::logits(const Knobs&, const LogitsParams& p) {
   if (p.num_rows == 0) return;  // an empty grid is a launch error
-  const LinearJob job{p.head, {static_cast<const std::uint16_t*>(p.x), nullptr, p.head.cols}, p.logits, p.head.rows, false};
+  const LinearJob job{
+      p.head, {static_cast<const std::uint16_t*>(p.x), nullptr, p.head.cols}, p.logits, p.head.rows, false};
   launch_linear({&job, 1}, p.num_rows, stream_);
 }
 
-}  // namespace
-
-namespace {
-CudaBackend& as_cuda(Backend& backend) {
-  auto* cuda = dynamic_cast<CudaBackend*>(&backend);
-  PIVOT_CHECK(cuda != nullptr, "{} is not the CUDA back-end", backend.name());
-  return *cuda;
-}
-}  // namespace
-
-Result<std::shared_ptr<const ModelWeights>> synthesize_cuda_weights(Backend& backend, const ModelConfig& config, std::int64_t resident_experts) {
-  return as_cuda(backend).synthesize(config, resident_experts);
-}
-
-void synthesize_cuda_cache(Backend& backend, std::span<const LayerCacheView> layers, std::int64_t slots, std::int64_t ratio4_pages, std::int64_t ratio128_pages) {
-  CudaBackend& cuda = as_cuda(backend);
-  std::uint32_t seed = 1;
-  for (const LayerCacheView& layer : layers) {
-    cuda.synthesize_rows(layer.window, slots, seed += 1000);
-    if (layer.compressed.base == nullptr) continue;
-    const bool indexed = layer.index_keys.base != nullptr;
-    const std::int64_t pages = indexed ? ratio4_pages : ratio128_pages;
-    cuda.synthesize_rows(layer.compressed, pages, seed += 1000);
-    cuda.synthesize_state(layer.compressor, slots, seed += 1000);
-    if (!indexed) continue;
-    cuda.synthesize_rows(layer.index_keys, pages, seed += 1000);
-    cuda.synthesize_state(layer.index_compressor, slots, seed += 1000);
-  }
-}
-
-double cuda_read_bandwidth(Backend& backend, const ModelWeights& weights) { return as_cuda(backend).read_bandwidth(weights.config); }
-
-Result<std::shared_ptr<Backend>> make_cuda_backend(int device) {
-  int count = 0;
-  PIVOT_TRY_VOID(check_cuda(cudaGetDeviceCount(&count), "looking for a GPU"));
-  if (device < 0 || device >= count)
-    return fail(ErrorCode::kNotFound, "cuda:{} was asked for; this machine has {} GPU{}", device, count, count == 1 ? "" : "s");
-  cudaDeviceProp properties{};
-  PIVOT_TRY_VOID(check_cuda(cudaGetDeviceProperties(&properties, device), "reading the GPU's properties"));
-  if (!(properties.major == 9 && properties.minor == 0) && !(properties.major == 12 && properties.minor == 0))
-    return fail(ErrorCode::kUnsupported, "{} has compute capability {}.{}; this build has code for 9.0 (sm_90a) and 12.0 (sm_120a)", properties.name,
-                properties.major, properties.minor);
-  auto backend = std::make_shared<CudaBackend>(device, properties);
-  PIVOT_TRY_VOID(backend->open());
-  return std::shared_ptr<Backend>(std::move(backend));
-}
-
-}  // namespace pivot
+}  // namespace pivot::cuda

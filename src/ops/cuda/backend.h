@@ -10,19 +10,21 @@
 
 namespace pivot {
 
-// Errors: kUnavailable without a driver or device, kNotFound for a number the machine does not have, kUnsupported for a
-// compute capability this build has no code for.
+// Errors: kUnavailable without a driver or device, kNotFound for a number the machine does not have,
+// kUnsupported for a compute capability this build has no code for.
 Result<std::shared_ptr<Backend>> make_cuda_backend(int device);
 
 // For benchmarks: a model of full shapes without a checkpoint, and caches without a prefill.
 //
-// Weights of the shapes in `config` filled with random codes on the device. The first `resident_experts` experts of a
-// layer have memory of their own; the rest are aliases of them. REQUIRES: a back-end of make_cuda_backend.
-// Errors: kOutOfMemory with what is missing.
-Result<std::shared_ptr<const ModelWeights>> synthesize_cuda_weights(Backend& backend, const ModelConfig& config, std::int64_t resident_experts);
+// Weights of the shapes in `config` filled with random codes on the device. The first `resident_experts`
+// experts of a layer have memory of their own; the rest are aliases of them. REQUIRES: a back-end of
+// make_cuda_backend. Errors: kOutOfMemory with what is missing.
+Result<std::shared_ptr<const ModelWeights>> synthesize_cuda_weights(Backend& backend,
+                                                                    const ModelConfig& config,
+                                                                    std::int64_t resident_experts);
 // Random rows and states in every slot and page of the views.
-void synthesize_cuda_cache(Backend& backend, std::span<const LayerCacheView> layers, std::int64_t slots, std::int64_t ratio4_pages,
-                           std::int64_t ratio128_pages);
+void synthesize_cuda_cache(Backend& backend, std::span<const LayerCacheView> layers, std::int64_t slots,
+                           std::int64_t ratio4_pages, std::int64_t ratio128_pages);
 // Bytes per second that a kernel which only reads reaches on placed weights.
 double cuda_read_bandwidth(Backend& backend, const ModelWeights& weights);
 

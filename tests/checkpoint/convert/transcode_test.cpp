@@ -153,10 +153,11 @@ TEST(Transcode, Bf16HoldsFp4AndFp8Exactly) {
 }
 
 TEST(Transcode, TableDrivenPathsEqualTheDefinition) {
-  // Every scale byte up to 2^125 (beyond it 6 times the scale leaves fp32), so that shifts below the table and values outside BF16's
-  // normal range occur.
+  // Every scale byte up to 2^125 (beyond it 6 times the scale leaves fp32), so that shifts below the table
+  // and values outside BF16's normal range occur.
   Owned source = fp4(128, 256, 11, 0, 252);
-  for (int byte = 0; byte <= 252; ++byte) source.scales[static_cast<std::size_t>(byte)] = static_cast<std::uint8_t>(byte);
+  for (int byte = 0; byte <= 252; ++byte)
+    source.scales[static_cast<std::size_t>(byte)] = static_cast<std::uint8_t>(byte);
   const std::vector<float> wanted = values(source.view);
   std::vector<std::uint8_t> codes(128 * 256);
   std::vector<std::uint8_t> scales(2);

@@ -59,8 +59,7 @@ test::TinyOptions tiny_options(test::TinyFormat format = test::TinyFormat::kNati
   return options;
 }
 
-// ---- matrices
-// ------------------------------------------------------------------------------------------------------------
+// ---- matrices ----
 
 struct OwnedFp4 {
   std::vector<std::uint8_t> codes;
@@ -154,8 +153,7 @@ TEST(CompareMatrices, ScalesOfZeroBlocksDoNotMatter) {
   EXPECT_FALSE(compare_matrices(a.view, b.view).same_values);
 }
 
-// ---- checkpoints
-// -----------------------------------------------------------------------------------------------------------
+// ---- checkpoints ----
 
 TEST(Diff, ACheckpointEqualsItself) {
   const fs::path model = tiny(tiny_options());
@@ -258,8 +256,7 @@ TEST(Diff, AnUnsoundSideIsRefusedByName) {
   EXPECT_NE(report.error().to_string().find("side B"), std::string::npos);
 }
 
-// ---- goldens
-// ---------------------------------------------------------------------------------------------------------------
+// ---- goldens ----
 
 TEST(DiffGoldens, LosslessTwinIsReencodedAndNothingElse) {
   PIVOT_NEED_DATA(wide, "goldens-wide");

@@ -159,8 +159,7 @@ TEST(Tokenizer, ReadsMergesAsPairsAndOtherPatterns) {
   EXPECT_EQ(texts_of(other, other.encode("a the")), (Texts{"a", " ", "the"}));
 }
 
-// --- what is refused
-// -------------------------------------------------------------------------------------------------
+// ---- what is refused ----
 
 struct Refusal {
   std::string path;  // JSON pointer; "" replaces the whole file

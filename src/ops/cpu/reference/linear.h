@@ -61,8 +61,7 @@ Matrix as_matrix(FloatSpan values, std::int64_t rows, std::int64_t cols);
 // Why the reference linears cannot read `w`; `name` is the tensor's in messages.
 Result<> check_matrix(const Matrix& w, std::string_view name);
 
-// ---- shared building block
-// -----------------------------------------------------------------------------------------
+// ---- shared building block ----
 
 inline constexpr std::int64_t kPanelRows = 32;
 

@@ -11,8 +11,7 @@ using pivot::simd::IndexQuery;
 using pivot::simd::IndexTile;
 using pivot::simd::kIndexTile;
 
-// ---- attention
-// --------------------------------------------------------------------------------------------------------
+// ---- attention ----
 
 // kHeads heads against kRows rows; every dot in lane order over dim.
 template <int kHeads, int kRows>
@@ -134,8 +133,7 @@ static void weighted_rows(const float* p, std::int64_t stride, std::int64_t head
   }
 }
 
-// ---- index scores
-// -----------------------------------------------------------------------------------------------------
+// ---- index scores ----
 //
 // Both sides are 2*E2M1, integers in [-12, 12], so the dot of a group of 32 is an exact integer. The query is
 // stored with 12 added, because the byte multiply wants one unsigned side; 12 * sum(key) takes that back out.

@@ -51,8 +51,7 @@ PIVOT_INLINE float e8m0_value(std::byte byte) {
   std::memcpy(&value, &u, 4);
   return value;
 }
-// ---- formats
-// ----------------------------------------------------------------------------------------------------------
+// ---- formats ----
 //
 // kChunk columns are decoded at a time into kChunk/8 vectors, and take kChunkBytes of codes. kVecsPerScale
 // vectors share a scale vector (0: the format has none). kScaleBlock: columns per scale vector.
@@ -133,8 +132,7 @@ PIVOT_INLINE void decode_chunk(const Matrix& w, const std::byte* codes, std::int
   if constexpr (std::is_same_v<Format, Nvfp4Format>) Format::apply_scales(w, row, col, out);
 }
 
-// ---- tile kernel
-// ------------------------------------------------------------------------------------------------------
+// ---- tile kernel ----
 
 constexpr std::int64_t kTileRows = 16;
 constexpr std::int64_t kTileCols = 256;   // 16 KiB of decoded weights: half of the L1 cache
@@ -276,8 +274,7 @@ static void linear_tiles(const Matrix& w, std::int64_t row_begin, std::int64_t r
   }
 }
 
-// ---- one token
-// --------------------------------------------------------------------------------------------------------
+// ---- one token ----
 
 // kRows rows side by side keep enough independent sums in flight to hide the latency of the multiply-add.
 // False: a NaN code was met and the totals do not count. REQUIRES: w.cols a multiple of the chunk.
@@ -373,8 +370,7 @@ static void linear(const Matrix& w, std::int64_t row_begin, std::int64_t row_end
   }
 }
 
-// ---- inputs
-// -----------------------------------------------------------------------------------------------------------
+// ---- inputs ----
 
 // The column that lane l of vector v of a chunk holds.
 PIVOT_INLINE int column_of(ColumnOrder order, int v, int l) {

@@ -139,8 +139,7 @@ static void hadamard(float* x, std::int64_t size) {
   for (std::int64_t i = 0; i < size; i += 8) store(x + i, load(x + i) * scale);
 }
 
-// ---- hyper-connections
-// ------------------------------------------------------------------------------------------------
+// ---- hyper-connections ----
 
 static void hc_post(float* h, const float* o, const float* post, const float* comb, int streams,
                     std::int64_t width, std::int64_t begin, std::int64_t end, bool round) {
@@ -230,8 +229,7 @@ static void hc_coefficients(const float* mixes, std::int64_t num_tokens, const f
     for (int k = 0; k < streams; ++k) write(c[j][k], comb, streams * streams, j * streams + k);
 }
 
-// ---- experts
-// ----------------------------------------------------------------------------------------------------------
+// ---- experts ----
 
 static void swiglu(float* g, const float* u, std::int64_t count, float limit, float weight, bool round) {
   const Vec top = splat(limit), bottom = splat(-limit), one = splat(1.0f), factor = splat(weight);
@@ -254,8 +252,7 @@ static void accumulate(float* total, const float* x, std::int64_t count) {
   for (; i < count; ++i) total[i] += x[i];
 }
 
-// ---- compressor
-// -------------------------------------------------------------------------------------------------------
+// ---- compressor ----
 
 static void softmax_pool(const float* const* k, const float* const* s, std::int64_t count, std::int64_t width,
                          float* out) {
@@ -279,8 +276,7 @@ static void softmax_pool(const float* const* k, const float* const* s, std::int6
   }
 }
 
-// ---- cached rows
-// ------------------------------------------------------------------------------------------------------
+// ---- cached rows ----
 
 // Eight E4M3 codes in column order, NaN included.
 PIVOT_INLINE Vec e4m3_values(const std::byte* p, float scale) {

@@ -79,8 +79,7 @@ PIVOT_INLINE Vec widen_bf16(const std::byte* p) {
       _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
 }
 
-// ---- weight decoders: vectors of unscaled code values
-// -----------------------------------------------------------------
+// ---- weight decoders: vectors of unscaled code values ----
 
 // 16 BF16: even columns, odd columns.
 PIVOT_INLINE void decode_bf16(const std::byte* p, Vec out[2]) {
@@ -177,8 +176,7 @@ PIVOT_INLINE void decode_e4m3_scales(const std::byte* p, Vec out[2]) {
   out[1] = widen(second);
 }
 
-// ---- index keys
-// -------------------------------------------------------------------------------------------------------
+// ---- index keys ----
 
 // acc (int16 pairs) += unsigned query bytes, one 4-byte word for all 8 keys, times signed key bytes.
 PIVOT_INLINE Bits index_step(Bits acc, const std::uint8_t* query_word, const std::int8_t* keys) {

@@ -101,8 +101,7 @@ PIVOT_INLINE Vec widen_bf16(const std::byte* p) {
   return from_bits(b);
 }
 
-// ---- weight decoders: vectors of unscaled code values, in the column orders of kernels.h
-// ------------------------------
+// ---- weight decoders: vectors of unscaled code values, in the column orders of kernels.h ----
 
 PIVOT_INLINE void decode_bf16(const std::byte* p, Vec out[2]) {
   Bits x;
@@ -153,8 +152,7 @@ PIVOT_INLINE void decode_e4m3_scales(const std::byte* p, Vec out[2]) {
   }
 }
 
-// ---- index keys
-// -------------------------------------------------------------------------------------------------------
+// ---- index keys ----
 
 PIVOT_INLINE Bits index_step(Bits acc, const std::uint8_t* query_word, const std::int8_t* keys) {
   for (int l = 0; l < 8; ++l)

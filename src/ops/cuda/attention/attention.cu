@@ -1,9 +1,11 @@
-// o_h = sum_p e^(l_p - M) kv_p / (sum_p e^(l_p - M) + e^(sink_h - M)),  l_p = (q_h . kv_p) D^-0.5, keys = values.
+// o_h = sum_p e^(l_p - M) kv_p / (sum_p e^(l_p - M) + e^(sink_h - M)),  l_p = (q_h . kv_p) D^-0.5, keys =
+// values.
 //
-// Bytes: 584 a key row (packed), q and o; FLOP: 4 H D a key. One CTA takes 16 heads of one query and every splits-th
-// tile of 64 keys: the tile is decoded to BF16 in shared memory once and used as K and as V. Four warps: for Q K^T each
-// takes 16 keys, for P V each takes a quarter of D. P is rounded to BF16 under the running maximum; the denominator
-// sums the unrounded values (specification 2.4). A second kernel merges the splits, divides, and rotates back.
+// Bytes: 584 a key row (packed), q and o; FLOP: 4 H D a key. One CTA takes 16 heads of one query and every
+// splits-th tile of 64 keys: the tile is decoded to BF16 in shared memory once and used as K and as V. Four
+// warps: for Q K^T each takes 16 keys, for P V each takes a quarter of D. P is rounded to BF16 under the
+// running maximum; the denominator sums the unrounded values (specification 2.4). A second kernel merges the
+// splits, divides, and rotates back.
 #include "ops/cuda/attention/attention.h"
 
 #include <algorithm>
@@ -44,24 +46,31 @@ struct KeyRow {
   const std::uint8_t* data = nullptr;
   const std::uint8_t* scales = nullptr;  // null: BF16
 };
-__device__ __forceinline__ KeyRow key_row(const AttentionArguments& a, const SequenceSpan& span, int token, int first_raw, int raw, int keys, int key) {
+__device__ __forceinline__ KeyRow key_row(const AttentionArguments& a, const SequenceSpan& span, int token,
+                                          int first_raw, int raw, int keys, int key) {
   if (key >= keys) return {};
   if (key < raw) {
     const int p = first_raw + key;
     if (p >= span.start_position)
-      return {static_cast<const std::uint8_t*>(a.kv) + (static_cast<std::int64_t>(span.first_token) + p - span.start_position) * a.head_dim * 2, nullptr};
+      return {static_cast<const std::uint8_t*>(a.kv) +
+                  (static_cast<std::int64_t>(span.first_token) + p - span.start_position) * a.head_dim * 2,
+              nullptr};
     const RowAddress at = ring_row(a.ring, span.slot, p);
     return {at.data, a.ring.layout.format == RowFormat::kBf16 ? nullptr : at.scales};
   }
   const int j = key - raw;
-  const RowAddress at = paged_row(a.compressed, span.table, a.selected == nullptr ? j : a.selected[static_cast<std::int64_t>(token) * a.topk + j]);
+  const RowAddress at =
+      paged_row(a.compressed, span.table,
+                a.selected == nullptr ? j : a.selected[static_cast<std::int64_t>(token) * a.topk + j]);
   return {at.data, a.compressed.layout.format == RowFormat::kBf16 ? nullptr : at.scales};
 }
 template <class T>
 __device__ __forceinline__ const T* shuffle(const T* p, int lane) {
   return reinterpret_cast<const T*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(p), lane));
 }
-__device__ __forceinline__ KeyRow shuffle(const KeyRow& row, int lane) { return {shuffle(row.data, lane), shuffle(row.scales, lane)}; }
+__device__ __forceinline__ KeyRow shuffle(const KeyRow& row, int lane) {
+  return {shuffle(row.data, lane), shuffle(row.scales, lane)};
+}
 
 // Eight elements as loaded: BF16, or E4M3 codes in x and y with their scale byte.
 struct KeyPiece {
@@ -87,7 +96,9 @@ __device__ __forceinline__ KeyPiece load_piece(const KeyRow& row, int c, int rop
   return piece;
 }
 __device__ __forceinline__ uint4 decode(const KeyPiece& piece) {
-  return piece.scale == kPlain ? piece.raw : decode_e4m3x8({piece.raw.x, piece.raw.y}, static_cast<std::uint8_t>(piece.scale));
+  return piece.scale == kPlain
+             ? piece.raw
+             : decode_e4m3x8({piece.raw.x, piece.raw.y}, static_cast<std::uint8_t>(piece.scale));
 }
 
 template <int D>
@@ -126,8 +137,8 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
 
   for (int tile = split; tile < tiles; tile += a.splits) {
     __syncthreads();  // the previous tile has been used
-    // A warp decodes 16 rows: lane r finds row r, then the rows' pieces of 8 elements are loaded eight rows at a time, so
-    // that one memory latency covers eight rows.
+    // A warp decodes 16 rows: lane r finds row r, then the rows' pieces of 8 elements are loaded eight rows
+    // at a time, so that one memory latency covers eight rows.
     KeyRow row{};
     if (lane < 16) row = key_row(a, span, token, first_raw, raw, keys, tile * kKeys + warp * 16 + lane);
 #pragma unroll 1
@@ -143,7 +154,8 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
       for (int r = 0; r < 8; ++r)
 #pragma unroll
         for (int c = 0; c < D / 8; c += 32)
-          if (c + lane < D / 8) *reinterpret_cast<uint4*>(&s.k[warp * 16 + r0 + r][(c + lane) * 8]) = decode(piece[r][c / 32]);
+          if (c + lane < D / 8)
+            *reinterpret_cast<uint4*>(&s.k[warp * 16 + r0 + r][(c + lane) * 8]) = decode(piece[r][c / 32]);
     }
     __syncthreads();
 
@@ -208,7 +220,7 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
     for (int n = 0; n < kTilesD; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) o[n][i] *= rescale[i / 2];
-    // O += P V: this warp's quarter of D.
+        // O += P V: this warp's quarter of D.
 #pragma unroll
     for (int kk = 0; kk < kKeys; kk += 16) {
       std::uint32_t pa[4];
@@ -228,7 +240,8 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
     if (head >= a.heads) continue;
     float* out = a.partial_o + (slot + head) * D + warp * (D / 4);
 #pragma unroll
-    for (int n = 0; n < kTilesD; ++n) *reinterpret_cast<float2*>(out + n * 8 + 2 * t) = float2{o[n][2 * i], o[n][2 * i + 1]};
+    for (int n = 0; n < kTilesD; ++n)
+      *reinterpret_cast<float2*>(out + n * 8 + 2 * t) = float2{o[n][2 * i], o[n][2 * i + 1]};
     if (warp == 0 && t == 0) {
       a.partial_ml[(slot + head) * 2] = maximum[i];
       a.partial_ml[(slot + head) * 2 + 1] = denominator[i];
@@ -237,7 +250,9 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
 }
 
 // A split without tiles has the denominator 0, one with tiles at least 1 (its maximum's own term).
-__device__ __forceinline__ bool part_is_empty(float factor, float denominator) { return factor == 0.0f || denominator == 0.0f; }
+__device__ __forceinline__ bool part_is_empty(float factor, float denominator) {
+  return factor == 0.0f || denominator == 0.0f;
+}
 
 // A warp takes kMergeDims of a head: merge, divide, round, rotate back.
 constexpr int kMergeDims = 128;
@@ -261,11 +276,14 @@ __global__ void __launch_bounds__(256) merge_kernel(AttentionArguments a) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     part[i] = {-INFINITY, 0.0f};
-    if (lane + 32 * i < a.splits) part[i] = *reinterpret_cast<const float2*>(a.partial_ml + (first_part + static_cast<std::int64_t>(lane + 32 * i) * a.heads) * 2);
+    if (lane + 32 * i < a.splits)
+      part[i] = *reinterpret_cast<const float2*>(
+          a.partial_ml + (first_part + static_cast<std::int64_t>(lane + 32 * i) * a.heads) * 2);
   }
   float maximum = fmaxf(part[0].x, part[1].x);
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, step));
+  for (int step = 16; step > 0; step /= 2)
+    maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, step));
   maximum = fmaxf(maximum, sink);
   float factor[2], denominator = 0.0f, o[kValues] = {};
 #pragma unroll
@@ -278,7 +296,8 @@ __global__ void __launch_bounds__(256) merge_kernel(AttentionArguments a) {
     const bool empty = part_is_empty(f, d);  // its values were never written
     float v[kValues];
 #pragma unroll
-    for (int k = 0; k < kValues; ++k) v[k] = empty ? 0.0f : values[static_cast<std::int64_t>(i) * a.heads * D + k * 32];
+    for (int k = 0; k < kValues; ++k)
+      v[k] = empty ? 0.0f : values[static_cast<std::int64_t>(i) * a.heads * D + k * 32];
     denominator += f * d;
 #pragma unroll
     for (int k = 0; k < kValues; ++k) o[k] += f * v[k];
@@ -303,10 +322,13 @@ __global__ void __launch_bounds__(256) merge_kernel(AttentionArguments a) {
 template <int D>
 void launch_all(const AttentionArguments& a, cudaStream_t stream) {
   const auto tokens = static_cast<unsigned>(a.batch.num_tokens);
-  launch({dim3(static_cast<unsigned>(a.splits), static_cast<unsigned>((a.heads + kHeads - 1) / kHeads), tokens), dim3(kThreads), sizeof(Shared<D>), stream,
-          true, "attention"},
-         attention_kernel<D>, a);
-  launch({dim3((tokens * static_cast<unsigned>(a.heads * (D / kMergeDims)) + 7) / 8), dim3(256), 0, stream, true, "attention_merge"}, merge_kernel<D>, a);
+  launch(
+      {dim3(static_cast<unsigned>(a.splits), static_cast<unsigned>((a.heads + kHeads - 1) / kHeads), tokens),
+       dim3(kThreads), sizeof(Shared<D>), stream, true, "attention"},
+      attention_kernel<D>, a);
+  launch({dim3((tokens * static_cast<unsigned>(a.heads * (D / kMergeDims)) + 7) / 8), dim3(256), 0, stream,
+          true, "attention_merge"},
+         merge_kernel<D>, a);
 }
 
 }  // namespace
@@ -314,9 +336,12 @@ void launch_all(const AttentionArguments& a, cudaStream_t stream) {
 void launch_attention(const AttentionArguments& a, cudaStream_t stream) {
   require(a.rope % 32 == 0 && a.splits >= 1, "rotary dims in multiples of 32");
   switch (a.head_dim) {
-    case 512: return launch_all<512>(a, stream);
-    case 128: return launch_all<128>(a, stream);
-    default: require(false, "head_dim 512 or 128");
+    case 512:
+      return launch_all<512>(a, stream);
+    case 128:
+      return launch_all<128>(a, stream);
+    default:
+      require(false, "head_dim 512 or 128");
   }
 }
 

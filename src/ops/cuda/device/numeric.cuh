@@ -1,7 +1,8 @@
 // numeric/formats.h on the device, plus the group roundings that a warp does together.
 //
-// formats.h is constexpr and compiled for the device as it stands (--expt-relaxed-constexpr): one definition of every
-// rounding for both sides. Its tables are host memory, so the one table look-up, E2M1 decoding, is arithmetic here.
+// formats.h is constexpr and compiled for the device as it stands (--expt-relaxed-constexpr): one definition
+// of every rounding for both sides. Its tables are host memory, so the one table look-up, E2M1 decoding, is
+// arithmetic here.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +14,24 @@ namespace pivot::cuda {
 
 __device__ __forceinline__ float e2m1_value(std::uint32_t code) {
   const std::uint32_t magnitude = code & 7u;
-  const std::uint32_t bits = magnitude >= 2 ? ((magnitude >> 1) + 126u) << 23 | (magnitude & 1u) << 22 : magnitude * 0x3f000000u;
+  const std::uint32_t bits =
+      magnitude >= 2 ? ((magnitude >> 1) + 126u) << 23 | (magnitude & 1u) << 22 : magnitude * 0x3f000000u;
   return __uint_as_float(bits | (code & 8u) << 28);
 }
 
 __device__ __forceinline__ float load_bf16(const void* p, std::int64_t i) {
   return to_float(static_cast<const BF16*>(p)[i]);
 }
-__device__ __forceinline__ void store_bf16(void* p, std::int64_t i, float x) { static_cast<BF16*>(p)[i] = to_bf16(x); }
+__device__ __forceinline__ void store_bf16(void* p, std::int64_t i, float x) {
+  static_cast<BF16*>(p)[i] = to_bf16(x);
+}
 
 __device__ __forceinline__ std::uint32_t pack_bf16x2(float low, float high) {
   return static_cast<std::uint32_t>(to_bf16(low).bits) | static_cast<std::uint32_t>(to_bf16(high).bits) << 16;
 }
 
-// Maximum of |x| over aligned groups of `width` lanes (a power of two, at most 32). NaN elements are left out, as in
-// numeric/quantize.cpp.
+// Maximum of |x| over aligned groups of `width` lanes (a power of two, at most 32). NaN elements are left
+// out, as in numeric/quantize.cpp.
 __device__ __forceinline__ float group_amax(float x, int width) {
   float a = fabsf(x);
   if (!(a == a)) a = 0.0f;

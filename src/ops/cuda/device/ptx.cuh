@@ -23,20 +23,24 @@ __device__ __forceinline__ std::uint32_t e4m3x2_to_f16x2(std::uint32_t two_codes
   return r;
 }
 
-// c += a b for a 16x16 tile a and a 16x8 tile b. Lane l holds of a: rows l/4 and l/4+8, columns 2(l%4)+{0,1} and
-// +8; of b: column l/4, rows as a's columns; of c: rows l/4 and l/4+8, columns 2(l%4)+{0,1}.
+// c += a b for a 16x16 tile a and a 16x8 tile b. Lane l holds of a: rows l/4 and l/4+8, columns 2(l%4)+{0,1}
+// and +8; of b: column l/4, rows as a's columns; of c: rows l/4 and l/4+8, columns 2(l%4)+{0,1}.
 struct OperandF16 {
-  static __device__ __forceinline__ void mma(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                                             std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  static __device__ __forceinline__ void mma(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                             std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                             std::uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   }
 };
 struct OperandBf16 {
-  static __device__ __forceinline__ void mma(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                                             std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  static __device__ __forceinline__ void mma(float (&c)[4], std::uint32_t a0, std::uint32_t a1,
+                                             std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
+                                             std::uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   }
@@ -54,8 +58,8 @@ __device__ __forceinline__ std::uint32_t mul_f16x2(std::uint32_t a, std::uint32_
   return r;
 }
 
-// Programmatic dependent launch: wait until the kernels before this one have finished and their writes are visible;
-// allow the next kernel to start its prologue. Both do nothing in an ordinary launch.
+// Programmatic dependent launch: wait until the kernels before this one have finished and their writes are
+// visible; allow the next kernel to start its prologue. Both do nothing in an ordinary launch.
 __device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void release_successor() { asm volatile("griddepcontrol.launch_dependents;"); }
 

@@ -1,8 +1,9 @@
 // h'[k] = bf(post[k] o + sum_j C[j][k] h[j]);  m = (fn . h') g;  x = rms(bf(sum_j pre[j] h'[j]), norm).
 //
-// Bytes: h read and written once, fn (1.57 MB at d = 4096) once per group of 8 tokens. Two kernels: `mix` spreads the
-// 24 x 4d product over the card and leaves partial sums; `finish`, one CTA a token, adds them in a fixed order. Only
-// `pre` is needed before the sublayer: Sinkhorn runs in a warp of its own beside the norm.
+// Bytes: h read and written once, fn (1.57 MB at d = 4096) once per group of 8 tokens. Two kernels: `mix`
+// spreads the 24 x 4d product over the card and leaves partial sums; `finish`, one CTA a token, adds them in
+// a fixed order. Only `pre` is needed before the sublayer: Sinkhorn runs in a warp of its own beside the
+// norm.
 #include "ops/cuda/hyper_connection/hyper_connection.h"
 
 #include <algorithm>
@@ -28,7 +29,8 @@ __device__ __forceinline__ float round_operand(float x, HyperPrecision precision
   return x;
 }
 
-// grid (d / 64, token groups). Thread (stream, column). partials[t][cta][ROWS + 1], the last one the sum of squares.
+// grid (d / 64, token groups). Thread (stream, column). partials[t][cta][ROWS + 1], the last one the sum of
+// squares.
 template <int ROWS, int TOKENS>
 __global__ void __launch_bounds__(256) mix_kernel(SeamArguments a, int tokens) {
   __shared__ float sums[8][ROWS + 1];
@@ -40,7 +42,8 @@ __global__ void __launch_bounds__(256) mix_kernel(SeamArguments a, int tokens) {
   float fn[ROWS];
 #pragma unroll
   for (int r = 0; r < ROWS; ++r)
-    fn[r] = round_operand(a.fn[static_cast<std::int64_t>(r) * kStreams * width + stream * width + column], a.precision);
+    fn[r] = round_operand(a.fn[static_cast<std::int64_t>(r) * kStreams * width + stream * width + column],
+                          a.precision);
   BF16* h = static_cast<BF16*>(a.h);
   for (int i = 0; i < TOKENS; ++i) {
     const int t = blockIdx.y * TOKENS + i;
@@ -50,8 +53,11 @@ __global__ void __launch_bounds__(256) mix_kernel(SeamArguments a, int tokens) {
     if (a.sublayer_out != nullptr) {
       float mixed = 0.0f;
 #pragma unroll
-      for (int j = 0; j < kStreams; ++j) mixed += a.comb[(t * kStreams + j) * kStreams + stream] * to_float(row[j * width + column]);
-      value = round_bf16(a.post[t * kStreams + stream] * load_bf16(a.sublayer_out, static_cast<std::int64_t>(t) * width + column) + mixed);
+      for (int j = 0; j < kStreams; ++j)
+        mixed += a.comb[(t * kStreams + j) * kStreams + stream] * to_float(row[j * width + column]);
+      value = round_bf16(a.post[t * kStreams + stream] *
+                             load_bf16(a.sublayer_out, static_cast<std::int64_t>(t) * width + column) +
+                         mixed);
       __syncthreads();  // every stream has read the old rows
       row[stream * width + column] = to_bf16(value);
     } else {
@@ -102,7 +108,8 @@ __device__ float sinkhorn(float c, int iters, float eps) {
 
 // One CTA a token (or a row of the head): 16 warps for the stream sum and the norm, one for the coefficients.
 template <int ROWS>
-__global__ void __launch_bounds__(kFinishThreads + 32) finish_kernel(SeamArguments a, int mix_ctas, const std::int32_t* rows) {
+__global__ void __launch_bounds__(kFinishThreads + 32)
+    finish_kernel(SeamArguments a, int mix_ctas, const std::int32_t* rows) {
   extern __shared__ float y[];  // [d]
   __shared__ float mix[ROWS + 1], pre[kStreams], scratch[kFinishWarps + 1];
   wait_for_predecessor();
@@ -124,9 +131,11 @@ __global__ void __launch_bounds__(kFinishThreads + 32) finish_kernel(SeamArgumen
   if (warp == kFinishWarps) {
     if constexpr (ROWS == kSeamRows) {
       if (lane < kStreams)
-        a.post[t * kStreams + lane] = 2.0f * sigmoid(mix[kStreams + lane] * g * a.scale[1] + a.base[kStreams + lane]);
+        a.post[t * kStreams + lane] =
+            2.0f * sigmoid(mix[kStreams + lane] * g * a.scale[1] + a.base[kStreams + lane]);
       const int i = lane % 16;
-      const float c = sinkhorn(mix[2 * kStreams + i] * g * a.scale[2] + a.base[2 * kStreams + i], a.shape.sinkhorn_iters, a.shape.hc_eps);
+      const float c = sinkhorn(mix[2 * kStreams + i] * g * a.scale[2] + a.base[2 * kStreams + i],
+                               a.shape.sinkhorn_iters, a.shape.hc_eps);
       if (lane < 16) a.comb[t * 16 + lane] = c;
     }
     return;
@@ -158,7 +167,8 @@ __global__ void __launch_bounds__(kFinishThreads + 32) finish_kernel(SeamArgumen
   for (int w = 0; w < kFinishWarps; ++w) total += scratch[w];
   const float factor = 1.0f / sqrtf(total / static_cast<float>(width) + a.shape.norm_eps);
   BF16* x = static_cast<BF16*>(a.x) + static_cast<std::int64_t>(blockIdx.x) * width;
-  for (int base = warp * 128; base < width; base += kFinishThreads * 4) {  // a warp takes whole groups of 128 columns
+  for (int base = warp * 128; base < width;
+       base += kFinishThreads * 4) {  // a warp takes whole groups of 128 columns
     const int i = base + lane * 4;
     float v[4], amax = 0.0f;
 #pragma unroll
@@ -183,25 +193,32 @@ template <int ROWS>
 void launch_mix(const SeamArguments& a, std::int64_t tokens, cudaStream_t stream) {
   const auto ctas = static_cast<unsigned>(a.shape.width / kMixColumns);
   if (tokens < 16)
-    launch({dim3(ctas, static_cast<unsigned>(tokens)), dim3(256), 0, stream, true, "hc_mix"}, mix_kernel<ROWS, 1>, a, static_cast<int>(tokens));
+    launch({dim3(ctas, static_cast<unsigned>(tokens)), dim3(256), 0, stream, true, "hc_mix"},
+           mix_kernel<ROWS, 1>, a, static_cast<int>(tokens));
   else
-    launch({dim3(ctas, static_cast<unsigned>((tokens + 7) / 8)), dim3(256), 0, stream, true, "hc_mix"}, mix_kernel<ROWS, 8>, a, static_cast<int>(tokens));
+    launch({dim3(ctas, static_cast<unsigned>((tokens + 7) / 8)), dim3(256), 0, stream, true, "hc_mix"},
+           mix_kernel<ROWS, 8>, a, static_cast<int>(tokens));
 }
 
 }  // namespace
 
-std::int64_t seam_partial_floats(std::int64_t tokens, std::int64_t width) { return tokens * (width / kMixColumns) * (kSeamRows + 1); }
+std::int64_t seam_partial_floats(std::int64_t tokens, std::int64_t width) {
+  return tokens * (width / kMixColumns) * (kSeamRows + 1);
+}
 
 void launch_seam(const SeamArguments& a, std::int64_t tokens, cudaStream_t stream) {
   launch_mix<kSeamRows>(a, tokens, stream);
-  launch({dim3(static_cast<unsigned>(tokens)), dim3(kFinishThreads + 32), static_cast<std::size_t>(a.shape.width) * 4, stream, true, "hc_finish"},
+  launch({dim3(static_cast<unsigned>(tokens)), dim3(kFinishThreads + 32),
+          static_cast<std::size_t>(a.shape.width) * 4, stream, true, "hc_finish"},
          finish_kernel<kSeamRows>, a, a.shape.width / kMixColumns, static_cast<const std::int32_t*>(nullptr));
 }
 
-void launch_head(const SeamArguments& a, std::int64_t tokens, const std::int32_t* rows, std::int64_t num_rows, cudaStream_t stream) {
+void launch_head(const SeamArguments& a, std::int64_t tokens, const std::int32_t* rows, std::int64_t num_rows,
+                 cudaStream_t stream) {
   launch_mix<kStreams>(a, tokens, stream);
   if (num_rows == 0) return;
-  launch({dim3(static_cast<unsigned>(num_rows)), dim3(kFinishThreads + 32), static_cast<std::size_t>(a.shape.width) * 4, stream, true, "hc_head"},
+  launch({dim3(static_cast<unsigned>(num_rows)), dim3(kFinishThreads + 32),
+          static_cast<std::size_t>(a.shape.width) * 4, stream, true, "hc_head"},
          finish_kernel<kStreams>, a, a.shape.width / kMixColumns, rows);
 }
 

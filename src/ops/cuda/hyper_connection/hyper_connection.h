@@ -21,18 +21,18 @@ enum class HyperPrecision : std::uint8_t { kF32, kTf32, kBf16 };  // rounding of
 struct SeamArguments {
   HyperConnectionShape shape;
   HyperPrecision precision = HyperPrecision::kF32;
-  const float* fn = nullptr;     // [rows][4 d]: rows = 24, or 4 for the head
-  const float* base = nullptr;   // [rows]
-  const float* scale = nullptr;  // [3], or [1] for the head
-  const float* norm = nullptr;   // [d]
-  void* h = nullptr;             // BF16 [T][4][d], updated when sublayer_out is set
+  const float* fn = nullptr;           // [rows][4 d]: rows = 24, or 4 for the head
+  const float* base = nullptr;         // [rows]
+  const float* scale = nullptr;        // [3], or [1] for the head
+  const float* norm = nullptr;         // [d]
+  void* h = nullptr;                   // BF16 [T][4][d], updated when sublayer_out is set
   const void* sublayer_out = nullptr;  // BF16 [T][d] or null
-  float* post = nullptr;         // [T][4]
-  float* comb = nullptr;         // [T][4][4]
-  float* partials = nullptr;     // scratch of seam_partial_floats()
-  void* x = nullptr;             // BF16 [T][d]; the head writes [num_rows][d]
-  std::uint16_t* x_values = nullptr;  // optional FP8 rounding of x: E4M3 code values as F16 [T][d]
-  float* x_scales = nullptr;          // [T][d / 128]
+  float* post = nullptr;               // [T][4]
+  float* comb = nullptr;               // [T][4][4]
+  float* partials = nullptr;           // scratch of seam_partial_floats()
+  void* x = nullptr;                   // BF16 [T][d]; the head writes [num_rows][d]
+  std::uint16_t* x_values = nullptr;   // optional FP8 rounding of x: E4M3 code values as F16 [T][d]
+  float* x_scales = nullptr;           // [T][d / 128]
 };
 
 std::int64_t seam_partial_floats(std::int64_t tokens, std::int64_t width);

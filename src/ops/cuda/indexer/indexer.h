@@ -12,21 +12,22 @@ namespace pivot::cuda {
 struct IndexArguments {
   StepBatch batch;
   std::int32_t heads = 0, dim = 0;
-  const void* index_q = nullptr;          // BF16 [T][heads][dim]
-  const float* index_weights = nullptr;   // [T][heads]
+  const void* index_q = nullptr;         // BF16 [T][heads][dim]
+  const float* index_weights = nullptr;  // [T][heads]
   PagedView keys;
   bool bf16_scores = false;
   std::int32_t topk = 0;
-  float* scores = nullptr;                // scratch [T][score_stride]
+  float* scores = nullptr;  // scratch [T][score_stride]
   std::int64_t score_stride = 0;
-  std::int32_t* selected = nullptr;       // [T][topk] ascending, -1 beyond count
-  std::int32_t* count = nullptr;          // [T]
+  std::int32_t* selected = nullptr;  // [T][topk] ascending, -1 beyond count
+  std::int32_t* count = nullptr;     // [T]
 };
 void launch_index_scores(const IndexArguments& a, int multiprocessors, cudaStream_t stream);
 void launch_topk(const IndexArguments& a, cudaStream_t stream);
 
 // Top-k of rows of any length given by the caller, for tests: lengths[T] may be negative (treated as 0).
-void launch_topk_rows(const float* scores, std::int64_t stride, const std::int32_t* lengths, std::int32_t rows, std::int32_t topk,
-                      std::int32_t* selected, std::int32_t* count, cudaStream_t stream);
+void launch_topk_rows(const float* scores, std::int64_t stride, const std::int32_t* lengths,
+                      std::int32_t rows, std::int32_t topk, std::int32_t* selected, std::int32_t* count,
+                      cudaStream_t stream);
 
 }  // namespace pivot::cuda

@@ -1,9 +1,10 @@
 // score[t][j] = sum_h w[t][h] relu(q[t][h] . k_j), fp32.
 //
-// Bytes: one packed key (68 B in FP4) per entry and query; FLOP: 2 * 64 * 128 a key. Memory bound with tensor cores
-// (128 FLOP/B against a ridge above 180 in BF16). Keys are operand A (16 a warp), heads are the columns; relu, weight and
-// the sum over heads stay in registers. K order: lane t%4 owns dims [t dim/4, (t+1) dim/4) of both operands.
-// Rows with at most topk visible entries are skipped on the device: the selection is all of them.
+// Bytes: one packed key (68 B in FP4) per entry and query; FLOP: 2 * 64 * 128 a key. Memory bound with tensor
+// cores (128 FLOP/B against a ridge above 180 in BF16). Keys are operand A (16 a warp), heads are the
+// columns; relu, weight and the sum over heads stay in registers. K order: lane t%4 owns dims [t dim/4, (t+1)
+// dim/4) of both operands. Rows with at most topk visible entries are skipped on the device: the selection is
+// all of them.
 #include <algorithm>
 
 #include "ops/cuda/device/numeric.cuh"
@@ -18,7 +19,8 @@ constexpr int kWarps = 4;
 
 // Dims [t D/4, +D/4) of one key as BF16 pairs: D/8 registers.
 template <int D>
-__device__ __forceinline__ void load_key(const RowLayout& layout, const RowAddress& row, int t, std::uint32_t (&out)[D / 8]) {
+__device__ __forceinline__ void load_key(const RowLayout& layout, const RowAddress& row, int t,
+                                         std::uint32_t (&out)[D / 8]) {
   constexpr int kDims = D / 4;
   if (layout.format == RowFormat::kIndexFp4) {
     const float scale = e8m0_to_float(row.scales[t * kDims / kIndexFp4Group]);
@@ -27,7 +29,8 @@ __device__ __forceinline__ void load_key(const RowLayout& layout, const RowAddre
       const std::uint32_t codes = *reinterpret_cast<const std::uint32_t*>(row.data + t * kDims / 2 + 4 * w);
 #pragma unroll
       for (int p = 0; p < 4; ++p)
-        out[4 * w + p] = pack_bf16x2(e2m1_value((codes >> (8 * p)) & 15u) * scale, e2m1_value((codes >> (8 * p + 4)) & 15u) * scale);
+        out[4 * w + p] = pack_bf16x2(e2m1_value((codes >> (8 * p)) & 15u) * scale,
+                                     e2m1_value((codes >> (8 * p + 4)) & 15u) * scale);
     }
   } else if (layout.format == RowFormat::kIndexFp8) {
     const float scale = *reinterpret_cast<const float*>(row.scales);
@@ -36,11 +39,13 @@ __device__ __forceinline__ void load_key(const RowLayout& layout, const RowAddre
       const std::uint32_t codes = *reinterpret_cast<const std::uint32_t*>(row.data + t * kDims + 4 * w);
 #pragma unroll
       for (int p = 0; p < 2; ++p)
-        out[2 * w + p] = pack_bf16x2(e4m3_to_float((codes >> (16 * p)) & 0xffu) * scale, e4m3_to_float((codes >> (16 * p + 8)) & 0xffu) * scale);
+        out[2 * w + p] = pack_bf16x2(e4m3_to_float((codes >> (16 * p)) & 0xffu) * scale,
+                                     e4m3_to_float((codes >> (16 * p + 8)) & 0xffu) * scale);
     }
   } else {
 #pragma unroll
-    for (int w = 0; w < kDims / 2; ++w) out[w] = *reinterpret_cast<const std::uint32_t*>(row.data + 2 * (t * kDims + 2 * w));
+    for (int w = 0; w < kDims / 2; ++w)
+      out[w] = *reinterpret_cast<const std::uint32_t*>(row.data + 2 * (t * kDims + 2 * w));
   }
 }
 
@@ -118,12 +123,21 @@ void launch_index_scores(const IndexArguments& a, int multiprocessors, cudaStrea
   const std::int64_t tokens = a.batch.num_tokens;
   const int ctas = static_cast<int>(std::max<std::int64_t>(1, 4 * multiprocessors / tokens));
   const int head_tiles = (a.heads + 7) / 8;
-  const std::size_t shared = static_cast<std::size_t>(a.dim / 16 * head_tiles * 32) * sizeof(uint2) + static_cast<std::size_t>(head_tiles) * 32;
-  const Launch how{dim3(static_cast<unsigned>(ctas), static_cast<unsigned>(tokens)), dim3(kWarps * 32), shared, stream, true, "index_scores"};
+  const std::size_t shared = static_cast<std::size_t>(a.dim / 16 * head_tiles * 32) * sizeof(uint2) +
+                             static_cast<std::size_t>(head_tiles) * 32;
+  const Launch how{dim3(static_cast<unsigned>(ctas), static_cast<unsigned>(tokens)),
+                   dim3(kWarps * 32),
+                   shared,
+                   stream,
+                   true,
+                   "index_scores"};
   switch (a.dim) {
-    case 128: return launch(how, score_kernel<128>, a);
-    case 64: return launch(how, score_kernel<64>, a);
-    default: require(false, "index_head_dim 128 or 64");
+    case 128:
+      return launch(how, score_kernel<128>, a);
+    case 64:
+      return launch(how, score_kernel<64>, a);
+    default:
+      require(false, "index_head_dim 128 or 64");
   }
 }
 

@@ -1,10 +1,10 @@
 // The k largest of a row, exactly: ties to the lower index, NaN below every number, ascending indices out.
 //
-// One CTA a row. Scores map to unsigned keys that order as the scores do; three histogram passes (11 + 11 + 10 bits) find
-// the k-th key, then each warp counts and writes its contiguous share in order, taking as many equal keys as are missing.
-// No candidate buffer exists, so nothing can overflow (faults B02, D2). Rows with at most k entries are written out
-// without being read. Rows of up to 8192 entries are read once and kept in registers; longer ones are read five times, all but the
-// first from L2.
+// One CTA a row. Scores map to unsigned keys that order as the scores do; three histogram passes (11 + 11 +
+// 10 bits) find the k-th key, then each warp counts and writes its contiguous share in order, taking as many
+// equal keys as are missing. No candidate buffer exists, so nothing can overflow (faults B02, D2). Rows with
+// at most k entries are written out without being read. Rows of up to 8192 entries are read once and kept in
+// registers; longer ones are read five times, all but the first from L2.
 #include "ops/cuda/device/numeric.cuh"
 #include "ops/cuda/device/ptx.cuh"
 #include "ops/cuda/indexer/indexer.h"
@@ -23,16 +23,20 @@ __device__ __forceinline__ std::uint32_t order_key(float x) {
   return (u & 0x80000000u) != 0 ? ~u : u | 0x80000000u;
 }
 
-constexpr int kHeld = 8;  // keys a thread can hold: entry of slot j of lane l in warp w is w * share + 32 j + l
+constexpr int kHeld =
+    8;  // keys a thread can hold: entry of slot j of lane l in warp w is w * share + 32 j + l
 
-// The key of entry begin + 32 j + lane of the warp's share: from `held` while the share fits, else from memory.
+// The key of entry begin + 32 j + lane of the warp's share: from `held` while the share fits, else from
+// memory.
 template <bool HELD>
 struct Keys {
   const float* scores;
   std::uint32_t held[HELD ? kHeld : 1];
   __device__ __forceinline__ std::uint32_t at(int j, int i) const {
-    if constexpr (HELD) return held[j];
-    else return order_key(scores[i]);
+    if constexpr (HELD)
+      return held[j];
+    else
+      return order_key(scores[i]);
   }
 };
 
@@ -74,7 +78,8 @@ __device__ void topk_row_of(const float* scores, int n, int k, std::int32_t* sel
       if ((key & mask) == prefix) atomicAdd(&bins[(key >> shift) & ((1u << bits) - 1)], 1);
     });
     __syncthreads();
-    if (warp == 0) {  // the highest bin in which the wanted-th key lies: lanes take 64 bins each, from the top
+    if (warp ==
+        0) {  // the highest bin in which the wanted-th key lies: lanes take 64 bins each, from the top
       const int top = (1 << bits) / 32;
       int sum = 0;
       for (int i = 0; i < top; ++i) sum += bins[(1 << bits) - 1 - (lane * top + i)];
@@ -125,7 +130,8 @@ __device__ void topk_row_of(const float* scores, int n, int k, std::int32_t* sel
     const unsigned is_above = __ballot_sync(0xffffffffu, j < end && key > prefix);
     const unsigned is_equal = __ballot_sync(0xffffffffu, j < end && key == prefix);
     const unsigned below = (1u << lane) - 1;
-    const int my_above = above_before + __popc(is_above & below), my_equal = equal_before + __popc(is_equal & below);
+    const int my_above = above_before + __popc(is_above & below),
+              my_equal = equal_before + __popc(is_equal & below);
     if ((is_above >> lane & 1) != 0) selected[my_above + min(my_equal, wanted)] = j;
     if ((is_equal >> lane & 1) != 0 && my_equal < wanted) selected[my_above + my_equal] = j;
     above_before += __popc(is_above);
@@ -158,11 +164,13 @@ __global__ void __launch_bounds__(kThreads) topk_step_kernel(IndexArguments a) {
   wait_for_predecessor();
   release_successor();
   const std::int64_t t = blockIdx.x;
-  topk_row(a.scores + t * a.score_stride, (a.batch.positions[t] + 1) / 4, a.topk, a.selected + t * a.topk, a.count + t);
+  topk_row(a.scores + t * a.score_stride, (a.batch.positions[t] + 1) / 4, a.topk, a.selected + t * a.topk,
+           a.count + t);
 }
 
-__global__ void __launch_bounds__(kThreads) topk_rows_kernel(const float* scores, std::int64_t stride, const std::int32_t* lengths, int topk,
-                                                             std::int32_t* selected, std::int32_t* count) {
+__global__ void __launch_bounds__(kThreads)
+    topk_rows_kernel(const float* scores, std::int64_t stride, const std::int32_t* lengths, int topk,
+                     std::int32_t* selected, std::int32_t* count) {
   const std::int64_t t = blockIdx.x;
   topk_row(scores + t * stride, lengths[t], topk, selected + t * topk, count + t);
 }
@@ -170,13 +178,15 @@ __global__ void __launch_bounds__(kThreads) topk_rows_kernel(const float* scores
 }  // namespace
 
 void launch_topk(const IndexArguments& a, cudaStream_t stream) {
-  launch({dim3(static_cast<unsigned>(a.batch.num_tokens)), dim3(kThreads), 0, stream, true, "topk"}, topk_step_kernel, a);
+  launch({dim3(static_cast<unsigned>(a.batch.num_tokens)), dim3(kThreads), 0, stream, true, "topk"},
+         topk_step_kernel, a);
 }
 
-void launch_topk_rows(const float* scores, std::int64_t stride, const std::int32_t* lengths, std::int32_t rows, std::int32_t topk,
-                      std::int32_t* selected, std::int32_t* count, cudaStream_t stream) {
-  launch({dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream, false, "topk_rows"}, topk_rows_kernel, scores, stride, lengths, topk,
-         selected, count);
+void launch_topk_rows(const float* scores, std::int64_t stride, const std::int32_t* lengths,
+                      std::int32_t rows, std::int32_t topk, std::int32_t* selected, std::int32_t* count,
+                      cudaStream_t stream) {
+  launch({dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream, false, "topk_rows"}, topk_rows_kernel,
+         scores, stride, lengths, topk, selected, count);
 }
 
 }  // namespace pivot::cuda

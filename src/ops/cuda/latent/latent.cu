@@ -1,6 +1,7 @@
 // qr = rms(a, q_norm); kv = Q8(rope(rms(kv_raw, kv_norm))); compressor entries; the window ring.
 //
-// Bytes per token: a few KB; bound by launch latency. One CTA per (token, part), one thread per element of a row.
+// Bytes per token: a few KB; bound by launch latency. One CTA per (token, part), one thread per element of a
+// row.
 #include "ops/cuda/latent/latent.h"
 
 #include "ops/cuda/device/numeric.cuh"
@@ -46,7 +47,8 @@ __device__ void round_groups(float* row, int count, int group, std::uint8_t* byt
   __syncthreads();
 }
 
-__device__ void norm_row(const float* in, const float* weight, int count, float eps, float* scratch, float* out) {
+__device__ void norm_row(const float* in, const float* weight, int count, float eps, float* scratch,
+                         float* out) {
   float square = 0.0f;
   for (int i = threadIdx.x; i < count; i += blockDim.x) square += in[i] * in[i];
   const float factor = 1.0f / sqrtf(block_sum(square, scratch) / static_cast<float>(count) + eps);
@@ -89,12 +91,14 @@ __global__ void __launch_bounds__(kThreads) latent_kernel(LatentArguments a) {
   if (a.round_kv) {
     round_groups<true>(row, nope, kKvGroup, bytes);
     const int groups = (nope + kKvGroup - 1) / kKvGroup;
-    if (a.kv_scales != nullptr && static_cast<int>(threadIdx.x) < groups) a.kv_scales[t * groups + threadIdx.x] = bytes[threadIdx.x];
+    if (a.kv_scales != nullptr && static_cast<int>(threadIdx.x) < groups)
+      a.kv_scales[t * groups + threadIdx.x] = bytes[threadIdx.x];
   }
   for (int i = threadIdx.x; i < a.head_dim; i += kThreads) store_bf16(a.kv, t * a.head_dim + i, row[i]);
   if (a.index_weights != nullptr)
     for (int i = threadIdx.x; i < a.index_heads; i += kThreads)
-      a.index_weights[t * a.index_heads + i] = round_bf16(load_bf16(a.index_raw, t * a.index_heads + i) * a.index_scale);
+      a.index_weights[t * a.index_heads + i] =
+          round_bf16(load_bf16(a.index_raw, t * a.index_heads + i) * a.index_scale);
 }
 
 // k and s of position p: from the step where the step has it, else from the state ring.
@@ -103,16 +107,21 @@ struct CompressorRow {
   const float* s;
   const float* ape;  // to add to s, or null
 };
-__device__ __forceinline__ CompressorRow compressor_row(const CompressArguments& a, const SequenceSpan& span, int position) {
+__device__ __forceinline__ CompressorRow compressor_row(const CompressArguments& a, const SequenceSpan& span,
+                                                        int position) {
   const int width = a.state.width;
   if (position >= span.start_position) {
     const std::int64_t token = span.first_token + (position - span.start_position);
-    return {a.k + token * width, a.score + token * width, a.ape + static_cast<std::int64_t>(position % a.ratio) * width};
+    return {a.k + token * width, a.score + token * width,
+            a.ape + static_cast<std::int64_t>(position % a.ratio) * width};
   }
-  const float* row = a.state.base + span.slot * a.state.slot_floats + static_cast<std::int64_t>(position % a.state.rows) * 2 * width;
+  const float* row = a.state.base + span.slot * a.state.slot_floats +
+                     static_cast<std::int64_t>(position % a.state.rows) * 2 * width;
   return {row, row + width, nullptr};
 }
-__device__ __forceinline__ float score_of(const CompressorRow& row, int c) { return row.ape == nullptr ? row.s[c] : row.s[c] + row.ape[c]; }
+__device__ __forceinline__ float score_of(const CompressorRow& row, int c) {
+  return row.ape == nullptr ? row.s[c] : row.s[c] + row.ape[c];
+}
 
 constexpr int kMaxCompressorWidth = 512;
 
@@ -134,7 +143,8 @@ __global__ void __launch_bounds__(kThreads) compress_kernel(CompressArguments a)
     for (int p = begin; p < first + a.ratio; ++p)
       maximum = fmaxf(maximum, score_of(compressor_row(a, span, p), p < first ? c : own + c));
     float sum = 0.0f;
-    for (int p = begin; p < first + a.ratio; ++p) sum += expf(score_of(compressor_row(a, span, p), p < first ? c : own + c) - maximum);
+    for (int p = begin; p < first + a.ratio; ++p)
+      sum += expf(score_of(compressor_row(a, span, p), p < first ? c : own + c) - maximum);
     float value = 0.0f;
     for (int p = begin; p < first + a.ratio; ++p) {
       const CompressorRow r = compressor_row(a, span, p);
@@ -156,10 +166,12 @@ __global__ void __launch_bounds__(kThreads) compress_kernel(CompressArguments a)
       for (int i = threadIdx.x; i < a.width; i += kThreads) store_bf16(out.data, i, row[i]);
       return;
     }
-    for (int i = threadIdx.x; i < nope; i += kThreads) out.data[i] = float_to_e4m3(row[i] / e8m0_to_float(bytes[i / kKvGroup]));
+    for (int i = threadIdx.x; i < nope; i += kThreads)
+      out.data[i] = float_to_e4m3(row[i] / e8m0_to_float(bytes[i / kKvGroup]));
     for (int i = threadIdx.x; i < a.rope; i += kThreads) store_bf16(out.data + nope, i, row[nope + i]);
     const int groups = (nope + kKvGroup - 1) / kKvGroup;
-    for (int i = threadIdx.x; i < layout.scale_bytes; i += kThreads) out.scales[i] = i < groups ? bytes[i] : std::uint8_t{0};
+    for (int i = threadIdx.x; i < layout.scale_bytes; i += kThreads)
+      out.scales[i] = i < groups ? bytes[i] : std::uint8_t{0};
     return;
   }
   // Walsh-Hadamard, natural order, one round trip through shared memory a stage (log2(width) of them).
@@ -187,12 +199,14 @@ __global__ void __launch_bounds__(kThreads) compress_kernel(CompressArguments a)
     case RowFormat::kIndexFp4:
       for (int i = threadIdx.x; i < a.width / 2; i += kThreads) {
         const float scale = e8m0_to_float(bytes[2 * i / kIndexFp4Group]);
-        out.data[i] = static_cast<std::uint8_t>(float_to_e2m1(row[2 * i] / scale) | float_to_e2m1(row[2 * i + 1] / scale) << 4);
+        out.data[i] = static_cast<std::uint8_t>(float_to_e2m1(row[2 * i] / scale) |
+                                                float_to_e2m1(row[2 * i + 1] / scale) << 4);
       }
       for (int i = threadIdx.x; i < a.width / kIndexFp4Group; i += kThreads) out.scales[i] = bytes[i];
       break;
     case RowFormat::kIndexFp8:
-      for (int i = threadIdx.x; i < a.width; i += kThreads) out.data[i] = float_to_e4m3(row[i] / e8m0_to_float(bytes[0]));
+      for (int i = threadIdx.x; i < a.width; i += kThreads)
+        out.data[i] = float_to_e4m3(row[i] / e8m0_to_float(bytes[0]));
       if (threadIdx.x == 0) *reinterpret_cast<float*>(out.scales) = e8m0_to_float(bytes[0]);
       break;
     default:
@@ -208,14 +222,17 @@ __global__ void commit_state_kernel(CompressArguments a) {
   const SequenceSpan span = a.batch.spans[a.batch.span_of[t]];
   if (t - span.first_token < span.num_tokens - a.state.rows) return;
   const int position = a.batch.positions[t], width = a.state.width;
-  float* row = a.state.base + span.slot * a.state.slot_floats + static_cast<std::int64_t>(position % a.state.rows) * 2 * width;
+  float* row = a.state.base + span.slot * a.state.slot_floats +
+               static_cast<std::int64_t>(position % a.state.rows) * 2 * width;
   for (int c = threadIdx.x; c < width; c += blockDim.x) {
     row[c] = a.k[t * width + c];
-    row[width + c] = a.score[t * width + c] + a.ape[static_cast<std::int64_t>(position % a.ratio) * width + c];
+    row[width + c] =
+        a.score[t * width + c] + a.ape[static_cast<std::int64_t>(position % a.ratio) * width + c];
   }
 }
 
-__global__ void commit_window_kernel(StepBatch batch, const BF16* kv, const std::uint8_t* kv_scales, RingView ring) {
+__global__ void commit_window_kernel(StepBatch batch, const BF16* kv, const std::uint8_t* kv_scales,
+                                     RingView ring) {
   __shared__ float row[kMaxRow];
   __shared__ std::uint8_t bytes[kMaxRow / 32];
   wait_for_predecessor();
@@ -239,9 +256,12 @@ __global__ void commit_window_kernel(StepBatch batch, const BF16* kv, const std:
   } else {
     round_groups<true>(row, nope, kKvGroup, bytes);
   }
-  for (int i = threadIdx.x; i < nope; i += blockDim.x) out.data[i] = float_to_e4m3(row[i] / e8m0_to_float(bytes[i / kKvGroup]));
-  for (int i = threadIdx.x; i < layout.rope; i += blockDim.x) reinterpret_cast<BF16*>(out.data + nope)[i] = in[nope + i];
-  for (int i = threadIdx.x; i < layout.scale_bytes; i += blockDim.x) out.scales[i] = i < groups ? bytes[i] : std::uint8_t{0};
+  for (int i = threadIdx.x; i < nope; i += blockDim.x)
+    out.data[i] = float_to_e4m3(row[i] / e8m0_to_float(bytes[i / kKvGroup]));
+  for (int i = threadIdx.x; i < layout.rope; i += blockDim.x)
+    reinterpret_cast<BF16*>(out.data + nope)[i] = in[nope + i];
+  for (int i = threadIdx.x; i < layout.scale_bytes; i += blockDim.x)
+    out.scales[i] = i < groups ? bytes[i] : std::uint8_t{0};
 }
 
 unsigned tokens(const StepBatch& batch) { return static_cast<unsigned>(batch.num_tokens); }
@@ -249,7 +269,8 @@ unsigned tokens(const StepBatch& batch) { return static_cast<unsigned>(batch.num
 }  // namespace
 
 void launch_latent(const LatentArguments& a, cudaStream_t stream) {
-  require(a.rank <= kMaxRow && a.head_dim <= kMaxRow && a.rank % 128 == 0, "q_lora_rank and head_dim up to 2048");
+  require(a.rank <= kMaxRow && a.head_dim <= kMaxRow && a.rank % 128 == 0,
+          "q_lora_rank and head_dim up to 2048");
   launch({dim3(tokens(a.batch), 2), dim3(kThreads), 0, stream, true, "latent"}, latent_kernel, a);
 }
 
@@ -259,9 +280,11 @@ void launch_compress(const CompressArguments& a, cudaStream_t stream) {
   launch({dim3(tokens(a.batch)), dim3(kThreads), 0, stream, true, "commit_state"}, commit_state_kernel, a);
 }
 
-void launch_commit_window(const StepBatch& batch, const void* kv, const std::uint8_t* kv_scales, const RingView& ring, cudaStream_t stream) {
+void launch_commit_window(const StepBatch& batch, const void* kv, const std::uint8_t* kv_scales,
+                          const RingView& ring, cudaStream_t stream) {
   require(ring.layout.width <= kMaxRow, "head_dim up to 2048");
-  launch({dim3(tokens(batch)), dim3(128), 0, stream, true, "commit_window"}, commit_window_kernel, batch, static_cast<const BF16*>(kv), kv_scales, ring);
+  launch({dim3(tokens(batch)), dim3(128), 0, stream, true, "commit_window"}, commit_window_kernel, batch,
+         static_cast<const BF16*>(kv), kv_scales, ring);
 }
 
 }  // namespace pivot::cuda

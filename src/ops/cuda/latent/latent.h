@@ -16,17 +16,17 @@ struct LatentArguments {
   float eps = 0.0f;
   const float* frequencies = nullptr;  // [rope / 2]
   std::int32_t rank = 0, head_dim = 0, rope = 0, index_heads = 0;
-  const void* a = nullptr;       // BF16 [T][rank] wq_a x
-  const void* kv_raw = nullptr;  // BF16 [T][head_dim] wkv x
+  const void* a = nullptr;          // BF16 [T][rank] wq_a x
+  const void* kv_raw = nullptr;     // BF16 [T][head_dim] wkv x
   const void* index_raw = nullptr;  // BF16 [T][index_heads] weights_proj x, or null
-  float index_scale = 0.0f;      // index_head_dim^-0.5 * index_n_heads^-0.5
+  float index_scale = 0.0f;         // index_head_dim^-0.5 * index_n_heads^-0.5
   const float* q_norm = nullptr;
   const float* kv_norm = nullptr;
-  void* qr = nullptr;            // BF16 [T][rank]
+  void* qr = nullptr;                  // BF16 [T][rank]
   std::uint16_t* qr_values = nullptr;  // optional FP8 rounding of qr
   float* qr_scales = nullptr;
-  void* kv = nullptr;            // BF16 [T][head_dim]
-  bool round_kv = true;          // Q8_64 of the NoPE dims
+  void* kv = nullptr;                 // BF16 [T][head_dim]
+  bool round_kv = true;               // Q8_64 of the NoPE dims
   std::uint8_t* kv_scales = nullptr;  // optional [T][groups]
   float* index_weights = nullptr;
 };
@@ -44,13 +44,14 @@ struct CompressArguments {
   const float* norm = nullptr;   // [width]
   CompressorStateView state;
   PagedView out;
-  bool index_key = false;        // Hadamard and the index rounding instead of the KV rounding
+  bool index_key = false;  // Hadamard and the index rounding instead of the KV rounding
   bool round_kv = true;
   IndexRounding index_rounding = IndexRounding::kFp4;
 };
 void launch_compress(const CompressArguments& a, cudaStream_t stream);
 
 // Stores the step's raw rows in the window ring: the last `ring.rows` of each sequence.
-void launch_commit_window(const StepBatch& batch, const void* kv, const std::uint8_t* kv_scales, const RingView& ring, cudaStream_t stream);
+void launch_commit_window(const StepBatch& batch, const void* kv, const std::uint8_t* kv_scales,
+                          const RingView& ring, cudaStream_t stream);
 
 }  // namespace pivot::cuda

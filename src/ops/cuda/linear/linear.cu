@@ -1,7 +1,8 @@
 // y[t][n] = sum_k W[n][k] x[t][k] for merged matrices that share K.
 //
-// Bytes: every weight once per group of 64 tokens; FLOP: 2 N K T. Bound by weight bytes up to about 64 tokens.
-// Schedule: one CTA per 16 rows and up to 64 tokens; its warps split K and are summed in warp order (tile_product.cuh).
+// Bytes: every weight once per group of 64 tokens; FLOP: 2 N K T. Bound by weight bytes up to about 64
+// tokens. Schedule: one CTA per 16 rows and up to 64 tokens; its warps split K and are summed in warp order
+// (tile_product.cuh).
 #include "ops/cuda/linear/linear.h"
 
 #include <algorithm>
@@ -30,7 +31,8 @@ struct JobList {
 };
 
 template <int NT>
-__global__ void __launch_bounds__(512, NT == 1 ? 2 : 1) linear_kernel(const __grid_constant__ JobList jobs, int tokens) {
+__global__ void __launch_bounds__(512, NT == 1 ? 2 : 1)
+    linear_kernel(const __grid_constant__ JobList jobs, int tokens) {
   __shared__ float scratch[16 * 128];
   int j = 0;
   while (j + 1 < jobs.count && static_cast<int>(blockIdx.x) >= jobs.job[j + 1].first_cta) ++j;
@@ -40,10 +42,11 @@ __global__ void __launch_bounds__(512, NT == 1 ? 2 : 1) linear_kernel(const __gr
   const int first = blockIdx.y * NT * 8;
   const int count = min(NT * 8, tokens - first);
   float acc[NT][4] = {};
-  multiply_stripe_any<NT>(job.format, job.matrix, row_tile, job.input, first, count, warp, warps, lane, acc, [] {
-    wait_for_predecessor();
-    release_successor();
-  });
+  multiply_stripe_any<NT>(job.format, job.matrix, row_tile, job.input, first, count, warp, warps, lane, acc,
+                          [] {
+                            wait_for_predecessor();
+                            release_successor();
+                          });
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
     const float sum = reduce_stripe(acc[n], warp, warps, lane, scratch) * job.post;
@@ -59,8 +62,8 @@ __global__ void __launch_bounds__(512, NT == 1 ? 2 : 1) linear_kernel(const __gr
 }
 
 // One warp per group of 128 columns.
-__global__ void quantize_fp8_kernel(const BF16* x, int groups, std::int64_t stride, std::int64_t total, std::uint16_t* values,
-                                    float* scales) {
+__global__ void quantize_fp8_kernel(const BF16* x, int groups, std::int64_t stride, std::int64_t total,
+                                    std::uint16_t* values, float* scales) {
   wait_for_predecessor();
   release_successor();
   const std::int64_t group = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
@@ -68,8 +71,8 @@ __global__ void quantize_fp8_kernel(const BF16* x, int groups, std::int64_t stri
   if (group >= total) return;
   const std::int64_t row = group / groups, column = group % groups * 128 + lane * 4;
   const uint2 raw = *reinterpret_cast<const uint2*>(x + row * stride + column);
-  const float v[4] = {__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000u), __uint_as_float(raw.y << 16),
-                      __uint_as_float(raw.y & 0xffff0000u)};
+  const float v[4] = {__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000u),
+                      __uint_as_float(raw.y << 16), __uint_as_float(raw.y & 0xffff0000u)};
   float amax = 0.0f;
 #pragma unroll
   for (float value : v) amax = fmaxf(amax, fabsf(value));  // fmaxf leaves NaN out
@@ -83,8 +86,8 @@ __global__ void quantize_fp8_kernel(const BF16* x, int groups, std::int64_t stri
   if (lane == 0) scales[group] = scale;
 }
 
-__global__ void quantize_nvfp4_kernel(const BF16* x, int cols, std::int64_t stride, std::int64_t total, float input_scale,
-                                      std::uint16_t* values) {
+__global__ void quantize_nvfp4_kernel(const BF16* x, int cols, std::int64_t stride, std::int64_t total,
+                                      float input_scale, std::uint16_t* values) {
   wait_for_predecessor();
   release_successor();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -107,10 +110,11 @@ void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStr
   bool any_bf16 = false;
   for (const LinearJob& job : jobs) {
     const Matrix& w = job.weights;
-    require(w.cols == jobs[0].weights.cols && w.cols % 128 == 0, "linear jobs share a multiple of 128 columns");
+    require(w.cols == jobs[0].weights.cols && w.cols % 128 == 0,
+            "linear jobs share a multiple of 128 columns");
     DeviceJob& d = list.job[list.count++];
-    d.matrix = {reinterpret_cast<const std::uint8_t*>(w.codes), reinterpret_cast<const std::uint8_t*>(w.scales),
-                static_cast<std::int32_t>(w.cols / 128)};
+    d.matrix = {reinterpret_cast<const std::uint8_t*>(w.codes),
+                reinterpret_cast<const std::uint8_t*>(w.scales), static_cast<std::int32_t>(w.cols / 128)};
     d.input = {job.input.x, job.input.scales, nullptr, job.input.stride};
     d.format = w.format;
     any_bf16 = any_bf16 || w.format == MatrixFormat::kBF16;
@@ -124,28 +128,38 @@ void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStr
   }
   const int nt = token_tiles(tokens);
   const Launch how{dim3(static_cast<unsigned>(ctas), static_cast<unsigned>((tokens + nt * 8 - 1) / (nt * 8))),
-                   dim3(static_cast<unsigned>(stripe_warps(jobs[0].weights.cols / 128, any_bf16) * 32)), 0, stream, true, "linear"};
+                   dim3(static_cast<unsigned>(stripe_warps(jobs[0].weights.cols / 128, any_bf16) * 32)),
+                   0,
+                   stream,
+                   true,
+                   "linear"};
   switch (nt) {
-    case 1: return launch(how, linear_kernel<1>, list, static_cast<int>(tokens));
-    case 2: return launch(how, linear_kernel<2>, list, static_cast<int>(tokens));
-    case 4: return launch(how, linear_kernel<4>, list, static_cast<int>(tokens));
-    default: return launch(how, linear_kernel<8>, list, static_cast<int>(tokens));
+    case 1:
+      return launch(how, linear_kernel<1>, list, static_cast<int>(tokens));
+    case 2:
+      return launch(how, linear_kernel<2>, list, static_cast<int>(tokens));
+    case 4:
+      return launch(how, linear_kernel<4>, list, static_cast<int>(tokens));
+    default:
+      return launch(how, linear_kernel<8>, list, static_cast<int>(tokens));
   }
 }
 
-void launch_quantize_fp8(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride, std::uint16_t* values,
-                         float* scales, cudaStream_t stream) {
+void launch_quantize_fp8(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+                         std::uint16_t* values, float* scales, cudaStream_t stream) {
   require(cols % 128 == 0 && stride % 4 == 0, "FP8 activations come in groups of 128");
   const std::int64_t groups = rows * (cols / 128);
-  launch({dim3(static_cast<unsigned>((groups + 7) / 8)), dim3(256), 0, stream, true, "quantize_fp8"}, quantize_fp8_kernel,
-         static_cast<const BF16*>(x), static_cast<int>(cols / 128), stride, groups, values, scales);
+  launch({dim3(static_cast<unsigned>((groups + 7) / 8)), dim3(256), 0, stream, true, "quantize_fp8"},
+         quantize_fp8_kernel, static_cast<const BF16*>(x), static_cast<int>(cols / 128), stride, groups,
+         values, scales);
 }
 
-void launch_quantize_nvfp4(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride, float input_scale,
-                           std::uint16_t* values, cudaStream_t stream) {
+void launch_quantize_nvfp4(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+                           float input_scale, std::uint16_t* values, cudaStream_t stream) {
   const std::int64_t total = rows * cols;
   launch({dim3(static_cast<unsigned>((total + 255) / 256)), dim3(256), 0, stream, true, "quantize_nvfp4"},
-         quantize_nvfp4_kernel, static_cast<const BF16*>(x), static_cast<int>(cols), stride, total, input_scale, values);
+         quantize_nvfp4_kernel, static_cast<const BF16*>(x), static_cast<int>(cols), stride, total,
+         input_scale, values);
 }
 
 }  // namespace pivot::cuda

@@ -1,5 +1,5 @@
-// Linear layers on tiled weights: up to kMaxJobs matrices in one launch (merged projections), and the activation
-// rounding that feeds them.
+// Linear layers on tiled weights: up to kMaxJobs matrices in one launch (merged projections), and the
+// activation rounding that feeds them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,8 +14,8 @@ namespace pivot::cuda {
 
 inline constexpr int kMaxJobs = 8;
 
-// A rounded activation. FP8 (knob fp8): E4M3 code values as F16 and one fp32 power-of-two scale per 128 columns;
-// BF16: the activation itself, scales == nullptr.
+// A rounded activation. FP8 (knob fp8): E4M3 code values as F16 and one fp32 power-of-two scale per 128
+// columns; BF16: the activation itself, scales == nullptr.
 struct LinearInput {
   const std::uint16_t* x = nullptr;  // [T][stride]
   const float* scales = nullptr;     // [T][stride / 128]
@@ -34,10 +34,10 @@ struct LinearJob {
 void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStream_t stream);
 
 // Quantises BF16 [rows][cols] (row stride `stride` elements) to code values and scales (specification 3.3).
-void launch_quantize_fp8(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride, std::uint16_t* values,
-                         float* scales, cudaStream_t stream);
+void launch_quantize_fp8(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+                         std::uint16_t* values, float* scales, cudaStream_t stream);
 // NVFP4 activations (specification 4.3) as BF16 values: per 16 columns e4m3 block scales under `input_scale`.
-void launch_quantize_nvfp4(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride, float input_scale,
-                           std::uint16_t* values, cudaStream_t stream);
+void launch_quantize_nvfp4(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+                           float input_scale, std::uint16_t* values, cudaStream_t stream);
 
 }  // namespace pivot::cuda

@@ -1,12 +1,14 @@
-// The product of one 16-row weight tile stripe with a few tokens: the inner loop of every linear and expert kernel.
+// The product of one 16-row weight tile stripe with a few tokens: the inner loop of every linear and expert
+// kernel.
 //
-// acc[n][i] += sum over the warp's share of K of W[row][k] x[token][k], lane layout of mma m16n8k16: rows l/4 (i = 0, 1)
-// and l/4 + 8 (i = 2, 3), tokens 8n + 2(l%4) + (i & 1). Weight codes are decoded in registers (placement/tile_format.h);
-// operands are exact, so only the fp32 summation order differs from the oracle: warp w takes column tiles w, w+W, ...,
-// and the order does not depend on the number of tokens.
+// acc[n][i] += sum over the warp's share of K of W[row][k] x[token][k], lane layout of mma m16n8k16: rows l/4
+// (i = 0, 1) and l/4 + 8 (i = 2, 3), tokens 8n + 2(l%4) + (i & 1). Weight codes are decoded in registers
+// (placement/tile_format.h); operands are exact, so only the fp32 summation order differs from the oracle:
+// warp w takes column tiles w, w+W, ..., and the order does not depend on the number of tokens.
 //
-// Operand x is either E4M3 code values as F16 with one fp32 scale per 128 columns (an FP8-quantised activation), or BF16.
-// Instructions per 8 weights, one token tile: FP8/F16 6 + mma, FP4/F16 13 + 4 (scales) + mma, FP8/BF16 16 + mma.
+// Operand x is either E4M3 code values as F16 with one fp32 scale per 128 columns (an FP8-quantised
+// activation), or BF16. Instructions per 8 weights, one token tile: FP8/F16 6 + mma, FP4/F16 13 + 4 (scales)
+// + mma, FP8/BF16 16 + mma.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +25,7 @@ struct ProductInput {
   const std::uint16_t* x = nullptr;  // F16 code values where `scales` is set, else BF16
   const float* scales = nullptr;     // [row][stride / 128]
   const std::int32_t* rows = nullptr;
-  std::int64_t stride = 0;           // elements from row to row
+  std::int64_t stride = 0;  // elements from row to row
 };
 
 struct TiledMatrix {  // a placed matrix: see placement/tile_format.h
@@ -90,9 +92,9 @@ struct TileFragments {
 };
 
 template <int NT>
-struct TokenRows {  // which rows of the input a lane reads and whose scales it needs
-  std::int32_t operand[NT];     // token 8n + l/4; -1: none
-  std::int32_t column[NT][2];   // tokens 8n + 2(l%4) + {0, 1}; -1: none
+struct TokenRows {             // which rows of the input a lane reads and whose scales it needs
+  std::int32_t operand[NT];    // token 8n + l/4; -1: none
+  std::int32_t column[NT][2];  // tokens 8n + 2(l%4) + {0, 1}; -1: none
 
   __device__ __forceinline__ void init(const ProductInput& in, int first, int count, int lane) {
 #pragma unroll
@@ -115,7 +117,8 @@ __device__ __forceinline__ uint4 load_operand(const ProductInput& in, std::int32
 
 template <MatrixFormat F, class Op, int NT>
 __device__ __forceinline__ void multiply_tile(const TileFragments<F>& w, const ProductInput& in,
-                                              const TokenRows<NT>& rows, int kt, int lane, float (&acc)[NT][4]) {
+                                              const TokenRows<NT>& rows, int kt, int lane,
+                                              float (&acc)[NT][4]) {
   const int t = lane % 4;
   float part[NT][4] = {};
   if constexpr (F == MatrixFormat::kBF16) {
@@ -191,8 +194,8 @@ __device__ __forceinline__ void multiply_tile(const TileFragments<F>& w, const P
         s_lo = scale_of_byte(w.scales[0], q);
         s_hi = scale_of_byte(w.scales[1], q);
       } else {
-        // Columns 32q + 8t: t < 2 lies in the first 16 of the two groups of 32q. Scales enter the operand, exactly:
-        // code * e4m3 has at most 6 significant bits.
+        // Columns 32q + 8t: t < 2 lies in the first 16 of the two groups of 32q. Scales enter the operand,
+        // exactly: code * e4m3 has at most 6 significant bits.
         const int byte = (2 * q + t / 2) & 3;
         const std::uint32_t c_lo = (w.scales[q / 2] >> (8 * byte)) & 0xffu;
         const std::uint32_t c_hi = (w.scales[2 + q / 2] >> (8 * byte)) & 0xffu;
@@ -244,12 +247,13 @@ __device__ __forceinline__ void multiply_tile(const TileFragments<F>& w, const P
   }
 }
 
-// The warp's share of a whole 16-row stripe. `before_input` runs once, after the first weights were asked for and before
-// the first activation is read: the place to wait for the previous kernel.
+// The warp's share of a whole 16-row stripe. `before_input` runs once, after the first weights were asked for
+// and before the first activation is read: the place to wait for the previous kernel.
 template <MatrixFormat F, class Op, int NT, class BeforeInput>
-__device__ __forceinline__ void multiply_stripe(const TiledMatrix& m, std::int64_t row_tile, const ProductInput& in,
-                                                int first, int count, int warp, int warps, int lane,
-                                                float (&acc)[NT][4], const BeforeInput& before_input) {
+__device__ __forceinline__ void multiply_stripe(const TiledMatrix& m, std::int64_t row_tile,
+                                                const ProductInput& in, int first, int count, int warp,
+                                                int warps, int lane, float (&acc)[NT][4],
+                                                const BeforeInput& before_input) {
   const std::int64_t base = row_tile * m.tiles_k;
   TileFragments<F> current;
   if (warp < m.tiles_k) current.load(m, base + warp, lane);
@@ -271,34 +275,45 @@ __device__ __forceinline__ void multiply_stripe(const TiledMatrix& m, std::int64
 
 // Runtime dispatch over the weight format and the operand kind; one branch per CTA.
 template <int NT, class BeforeInput>
-__device__ __forceinline__ void multiply_stripe_any(MatrixFormat format, const TiledMatrix& m, std::int64_t row_tile,
-                                                    const ProductInput& in, int first, int count, int warp, int warps,
-                                                    int lane, float (&acc)[NT][4], const BeforeInput& before_input) {
+__device__ __forceinline__ void multiply_stripe_any(MatrixFormat format, const TiledMatrix& m,
+                                                    std::int64_t row_tile, const ProductInput& in, int first,
+                                                    int count, int warp, int warps, int lane,
+                                                    float (&acc)[NT][4], const BeforeInput& before_input) {
   const bool codes = in.scales != nullptr;
 #define PIVOT_STRIPE(F, OP) \
   multiply_stripe<F, OP, NT>(m, row_tile, in, first, count, warp, warps, lane, acc, before_input)
   switch (format) {
-    case MatrixFormat::kBF16: PIVOT_STRIPE(MatrixFormat::kBF16, OperandBf16); break;
+    case MatrixFormat::kBF16:
+      PIVOT_STRIPE(MatrixFormat::kBF16, OperandBf16);
+      break;
     case MatrixFormat::kFP8:
-      if (codes) PIVOT_STRIPE(MatrixFormat::kFP8, OperandF16);
-      else PIVOT_STRIPE(MatrixFormat::kFP8, OperandBf16);
+      if (codes)
+        PIVOT_STRIPE(MatrixFormat::kFP8, OperandF16);
+      else
+        PIVOT_STRIPE(MatrixFormat::kFP8, OperandBf16);
       break;
     case MatrixFormat::kFP4:
-      if (codes) PIVOT_STRIPE(MatrixFormat::kFP4, OperandF16);
-      else PIVOT_STRIPE(MatrixFormat::kFP4, OperandBf16);
+      if (codes)
+        PIVOT_STRIPE(MatrixFormat::kFP4, OperandF16);
+      else
+        PIVOT_STRIPE(MatrixFormat::kFP4, OperandBf16);
       break;
     case MatrixFormat::kNVFP4:
-      if (codes) PIVOT_STRIPE(MatrixFormat::kNVFP4, OperandF16);
-      else PIVOT_STRIPE(MatrixFormat::kNVFP4, OperandBf16);
+      if (codes)
+        PIVOT_STRIPE(MatrixFormat::kNVFP4, OperandF16);
+      else
+        PIVOT_STRIPE(MatrixFormat::kNVFP4, OperandBf16);
       break;
-    case MatrixFormat::kF32: break;
+    case MatrixFormat::kF32:
+      break;
   }
 #undef PIVOT_STRIPE
 }
 
-// Sums the warps' accumulators of token tile n in warp order; thread i < 128 then holds row i / 8, token 8n + i % 8.
-// `scratch` holds 16 * 128 floats; two barriers a call.
-__device__ __forceinline__ float reduce_stripe(const float (&acc)[4], int warp, int warps, int lane, float* scratch) {
+// Sums the warps' accumulators of token tile n in warp order; thread i < 128 then holds row i / 8, token 8n +
+// i % 8. `scratch` holds 16 * 128 floats; two barriers a call.
+__device__ __forceinline__ float reduce_stripe(const float (&acc)[4], int warp, int warps, int lane,
+                                               float* scratch) {
   float* mine = scratch + warp * 128;
   const int row = lane / 4, column = 2 * (lane % 4);
   __syncthreads();

@@ -1,7 +1,9 @@
-// p = sqrt(softplus(z)); the `chosen` largest of p + bias (or the token's table row); weights p / sum p * scale.
+// p = sqrt(softplus(z)); the `chosen` largest of p + bias (or the token's table row); weights p / sum p *
+// scale.
 //
-// One warp a token; experts are spread over the lanes and the largest is taken `chosen` times, ties to the lower id. The
-// work list is one CTA: counts, prefix sums and stable grouping, so the order of pairs is the same in every run.
+// One warp a token; experts are spread over the lanes and the largest is taken `chosen` times, ties to the
+// lower id. The work list is one CTA: counts, prefix sums and stable grouping, so the order of pairs is the
+// same in every run.
 #include "ops/cuda/device/numeric.cuh"
 #include "ops/cuda/device/ptx.cuh"
 #include "ops/cuda/moe/moe.h"
@@ -14,7 +16,8 @@ constexpr int kPerLane = kMaxExperts / 32;
 
 __device__ __forceinline__ float sqrt_softplus(float z) { return sqrtf(z > 20.0f ? z : log1pf(expf(z))); }
 
-// Monotonous in the score; NaN counts as -inf. Never 0 for a number, so that a taken entry loses against every other.
+// Monotonous in the score; NaN counts as -inf. Never 0 for a number, so that a taken entry loses against
+// every other.
 __device__ __forceinline__ std::uint32_t selection_key(float s) {
   if (!(s == s)) s = -INFINITY;
   if (s == 0.0f) s = 0.0f;
@@ -55,7 +58,8 @@ __global__ void __launch_bounds__(128) route_kernel(RouteArguments a) {
           mine_at = i;
         }
       const std::uint32_t best = __reduce_max_sync(0xffffffffu, mine);
-      const int best_id = static_cast<int>(__reduce_min_sync(0xffffffffu, mine == best ? static_cast<unsigned>(mine_at * 32 + lane) : 0x7fffffffu));
+      const int best_id = static_cast<int>(__reduce_min_sync(
+          0xffffffffu, mine == best ? static_cast<unsigned>(mine_at * 32 + lane) : 0x7fffffffu));
       if (c == a.chosen) {
         margin = selection_of_key(last) - selection_of_key(best);
         break;
@@ -90,8 +94,9 @@ __global__ void __launch_bounds__(128) route_kernel(RouteArguments a) {
 
 constexpr int kListThreads = 1024;
 
-__global__ void __launch_bounds__(kListThreads) work_list_kernel(const std::int32_t* ids, int tokens, int chosen, int experts, const DeviceExpert* table,
-                                                                 WorkList list) {
+__global__ void __launch_bounds__(kListThreads)
+    work_list_kernel(const std::int32_t* ids, int tokens, int chosen, int experts, const DeviceExpert* table,
+                     WorkList list) {
   __shared__ int counts[kMaxExperts], starts[kMaxExperts + 1], slot_of[kMaxExperts + 1];
   wait_for_predecessor();
   release_successor();
@@ -106,7 +111,8 @@ __global__ void __launch_bounds__(kListThreads) work_list_kernel(const std::int3
     std::uint32_t own = 0;
     for (int i = 0; i < kEach; ++i) {
       const int e = lane * kEach + i;
-      if (e < experts) own += static_cast<std::uint32_t>(counts[e]) | static_cast<std::uint32_t>(counts[e] > 0) << 20;
+      if (e < experts)
+        own += static_cast<std::uint32_t>(counts[e]) | static_cast<std::uint32_t>(counts[e] > 0) << 20;
     }
     std::uint32_t before = own;
     for (int step = 1; step < 32; step *= 2) {
@@ -158,14 +164,17 @@ __global__ void __launch_bounds__(kListThreads) work_list_kernel(const std::int3
 }  // namespace
 
 void launch_route(const RouteArguments& a, cudaStream_t stream) {
-  require(a.experts <= kMaxExperts && a.chosen <= kMaxExpertsPerToken && a.chosen < a.experts, "up to 512 experts, 16 a token");
-  launch({dim3(static_cast<unsigned>((a.tokens + 3) / 4)), dim3(128), 0, stream, true, "route"}, route_kernel, a);
+  require(a.experts <= kMaxExperts && a.chosen <= kMaxExpertsPerToken && a.chosen < a.experts,
+          "up to 512 experts, 16 a token");
+  launch({dim3(static_cast<unsigned>((a.tokens + 3) / 4)), dim3(128), 0, stream, true, "route"}, route_kernel,
+         a);
 }
 
-void launch_work_list(const std::int32_t* ids, std::int32_t tokens, std::int32_t chosen, std::int32_t experts, const DeviceExpert* table, const WorkList& list,
-                      cudaStream_t stream) {
+void launch_work_list(const std::int32_t* ids, std::int32_t tokens, std::int32_t chosen, std::int32_t experts,
+                      const DeviceExpert* table, const WorkList& list, cudaStream_t stream) {
   require(static_cast<std::int64_t>(tokens) * chosen < (1 << 20), "less than 2^20 routed pairs a step");
-  launch({dim3(1), dim3(kListThreads), 0, stream, true, "work_list"}, work_list_kernel, ids, tokens, chosen, experts, table, list);
+  launch({dim3(1), dim3(kListThreads), 0, stream, true, "work_list"}, work_list_kernel, ids, tokens, chosen,
+         experts, table, list);
 }
 
 }  // namespace pivot::cuda

@@ -24,7 +24,8 @@ std::byte* PlacedModel::take(std::int64_t bytes) {
 
 void PlacedModel::upload(std::byte* device, const void* host, std::int64_t bytes) {
   if (!status_ || bytes == 0) return;
-  status_ = check_cuda(cudaMemcpy(device, host, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice), "copying weights to the GPU");
+  status_ = check_cuda(cudaMemcpy(device, host, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice),
+                       "copying weights to the GPU");
 }
 
 Matrix PlacedModel::place(const Matrix& matrix) {
@@ -65,7 +66,8 @@ Matrix PlacedModel::place_rows(const Matrix& matrix) {
 FloatSpan PlacedModel::place(FloatSpan values, float mean, float spread) {
   std::byte* memory = take(static_cast<std::int64_t>(values.size()) * 4);
   if (synthetic_)
-    launch_random_floats(reinterpret_cast<float*>(memory), static_cast<std::int64_t>(values.size()), mean, spread, seed_ += 2, stream_);
+    launch_random_floats(reinterpret_cast<float*>(memory), static_cast<std::int64_t>(values.size()), mean,
+                         spread, seed_ += 2, stream_);
   else
     upload(memory, values.data(), static_cast<std::int64_t>(values.size()) * 4);
   return {reinterpret_cast<const float*>(memory), values.size()};
@@ -111,7 +113,8 @@ void PlacedModel::place(LayerWeights& layer) {
   std::byte* table = take(static_cast<std::int64_t>(ffn.tid2eid.size()) * 4);
   if (synthetic_ && !ffn.tid2eid.empty()) {
     const auto chosen = static_cast<std::int32_t>(weights_.config.num_experts_per_tok);
-    launch_random_ids(reinterpret_cast<std::int32_t*>(table), static_cast<std::int64_t>(ffn.tid2eid.size()) / chosen, chosen,
+    launch_random_ids(reinterpret_cast<std::int32_t*>(table),
+                      static_cast<std::int64_t>(ffn.tid2eid.size()) / chosen, chosen,
                       static_cast<std::int32_t>(ffn.experts.size()), seed_ += 2, stream_);
   } else if (!synthetic_) {
     upload(table, ffn.tid2eid.data(), static_cast<std::int64_t>(ffn.tid2eid.size()) * 4);
@@ -163,11 +166,13 @@ Result<> PlacedModel::allocate(std::int64_t bytes) {
   PIVOT_TRY_VOID(check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes), "reading the GPU's free memory"));
   if (capacity_ > static_cast<std::int64_t>(free_bytes))
     return fail(ErrorCode::kOutOfMemory,
-                "the weights need {} bytes of GPU memory and {} of {} are free ({} are missing); nothing was loaded. Free the memory that other "
+                "the weights need {} bytes of GPU memory and {} of {} are free ({} are missing); nothing was "
+                "loaded. Free the memory that other "
                 "processes hold, or plan a layout over more GPUs with `pivot plan`",
                 capacity_, free_bytes, total_bytes, capacity_ - static_cast<std::int64_t>(free_bytes));
   void* memory = nullptr;
-  PIVOT_TRY_VOID(check_cuda(cudaMalloc(&memory, static_cast<std::size_t>(capacity_)), "allocating the weights"));
+  PIVOT_TRY_VOID(
+      check_cuda(cudaMalloc(&memory, static_cast<std::size_t>(capacity_)), "allocating the weights"));
   memory_ = static_cast<std::byte*>(memory);
   return {};
 }
@@ -180,9 +185,12 @@ Result<std::shared_ptr<PlacedModel>> PlacedModel::create(const ModelWeights& wei
   return placed;
 }
 
-Result<std::shared_ptr<PlacedModel>> PlacedModel::synthesize(const ModelConfig& config, std::int64_t resident_experts, cudaStream_t stream) {
+Result<std::shared_ptr<PlacedModel>> PlacedModel::synthesize(const ModelConfig& config,
+                                                             std::int64_t resident_experts,
+                                                             cudaStream_t stream) {
   if (resident_experts < 1 || resident_experts > config.n_routed_experts)
-    return fail(ErrorCode::kInvalidArgument, "{} resident experts of {} a layer are not possible", resident_experts, config.n_routed_experts);
+    return fail(ErrorCode::kInvalidArgument, "{} resident experts of {} a layer are not possible",
+                resident_experts, config.n_routed_experts);
   const ModelWeights shapes = shape_weights(config);
   PIVOT_TRY_VOID(check_placeable(shapes));
   std::shared_ptr<PlacedModel> placed(new PlacedModel());

@@ -19,7 +19,8 @@ class PlacedModel {
   // Copies everything to the current device. Errors: kOutOfMemory with wanted and free bytes.
   static Result<std::shared_ptr<PlacedModel>> create(const ModelWeights& weights);
   // Random weights of the config's shapes; experts beyond the resident ones are aliases of them.
-  static Result<std::shared_ptr<PlacedModel>> synthesize(const ModelConfig& config, std::int64_t resident_experts, cudaStream_t stream);
+  static Result<std::shared_ptr<PlacedModel>> synthesize(const ModelConfig& config,
+                                                         std::int64_t resident_experts, cudaStream_t stream);
   ~PlacedModel();
   PlacedModel(const PlacedModel&) = delete;
   PlacedModel& operator=(const PlacedModel&) = delete;

@@ -15,22 +15,34 @@ std::int64_t matrix_bytes(const Matrix& m) {
   return aligned(size.code_bytes) + aligned(size.scale_bytes);
 }
 std::int64_t vector_bytes(FloatSpan v) { return aligned(static_cast<std::int64_t>(v.size()) * 4); }
-std::int64_t bytes_of(const HyperConnectionWeights& w) { return vector_bytes(w.fn) + vector_bytes(w.base) + vector_bytes(w.scale); }
-std::int64_t bytes_of(const CompressorWeights& w) { return matrix_bytes(w.wkv) + matrix_bytes(w.wgate) + vector_bytes(w.ape) + vector_bytes(w.norm); }
-std::int64_t bytes_of(const ExpertWeights& w) { return matrix_bytes(w.w1) + matrix_bytes(w.w3) + matrix_bytes(w.w2); }
+std::int64_t bytes_of(const HyperConnectionWeights& w) {
+  return vector_bytes(w.fn) + vector_bytes(w.base) + vector_bytes(w.scale);
+}
+std::int64_t bytes_of(const CompressorWeights& w) {
+  return matrix_bytes(w.wkv) + matrix_bytes(w.wgate) + vector_bytes(w.ape) + vector_bytes(w.norm);
+}
+std::int64_t bytes_of(const ExpertWeights& w) {
+  return matrix_bytes(w.w1) + matrix_bytes(w.w3) + matrix_bytes(w.w2);
+}
 
 std::int64_t bytes_of(const LayerWeights& layer, std::int64_t resident_experts) {
   const AttentionWeights& a = layer.attn;
-  std::int64_t bytes = vector_bytes(layer.attn_norm) + vector_bytes(layer.ffn_norm) + bytes_of(layer.attn_hc) + bytes_of(layer.ffn_hc);
-  for (const Matrix* m : {&a.wq_a, &a.wq_b, &a.wkv, &a.wo_a, &a.wo_b, &layer.ffn.gate}) bytes += matrix_bytes(*m);
+  std::int64_t bytes = vector_bytes(layer.attn_norm) + vector_bytes(layer.ffn_norm) +
+                       bytes_of(layer.attn_hc) + bytes_of(layer.ffn_hc);
+  for (const Matrix* m : {&a.wq_a, &a.wq_b, &a.wkv, &a.wo_a, &a.wo_b, &layer.ffn.gate})
+    bytes += matrix_bytes(*m);
   for (const FloatSpan v : {a.q_norm, a.kv_norm, a.attn_sink, layer.ffn.bias}) bytes += vector_bytes(v);
   if (a.compressor) bytes += bytes_of(*a.compressor);
-  if (a.indexer) bytes += matrix_bytes(a.indexer->wq_b) + matrix_bytes(a.indexer->weights_proj) + bytes_of(a.indexer->compressor);
+  if (a.indexer)
+    bytes += matrix_bytes(a.indexer->wq_b) + matrix_bytes(a.indexer->weights_proj) +
+             bytes_of(a.indexer->compressor);
   bytes += aligned(static_cast<std::int64_t>(layer.ffn.tid2eid.size()) * 4);
   const auto experts = static_cast<std::int64_t>(layer.ffn.experts.size());
   const std::int64_t resident = resident_experts > 0 ? std::min(resident_experts, experts) : experts;
-  for (std::int64_t e = 0; e < resident; ++e) bytes += bytes_of(layer.ffn.experts[static_cast<std::size_t>(e)]);
-  bytes += bytes_of(layer.ffn.shared) + aligned(static_cast<std::int64_t>((layer.ffn.experts.size() + 1) * sizeof(DeviceExpert)));
+  for (std::int64_t e = 0; e < resident; ++e)
+    bytes += bytes_of(layer.ffn.experts[static_cast<std::size_t>(e)]);
+  bytes += bytes_of(layer.ffn.shared) +
+           aligned(static_cast<std::int64_t>((layer.ffn.experts.size() + 1) * sizeof(DeviceExpert)));
   return bytes;
 }
 
@@ -46,15 +58,17 @@ Result<> check(const ExpertWeights& e, std::int64_t layer, const char* name) {
 }  // namespace
 
 std::int64_t placed_bytes(const ModelWeights& w, std::int64_t resident_experts) {
-  std::int64_t bytes = aligned(w.embed.rows * w.embed.cols * 2) + matrix_bytes(w.head) + vector_bytes(w.norm) + vector_bytes(w.hc_head.fn) +
-                       vector_bytes(w.hc_head.base) + vector_bytes(w.hc_head.scale) + 2 * aligned(w.config.qk_rope_head_dim * 2);
+  std::int64_t bytes = aligned(w.embed.rows * w.embed.cols * 2) + matrix_bytes(w.head) +
+                       vector_bytes(w.norm) + vector_bytes(w.hc_head.fn) + vector_bytes(w.hc_head.base) +
+                       vector_bytes(w.hc_head.scale) + 2 * aligned(w.config.qk_rope_head_dim * 2);
   for (const LayerWeights& layer : w.layers) bytes += bytes_of(layer, resident_experts);
   return bytes;
 }
 
 Result<> check_placeable(const ModelWeights& w) {
   if (w.embed.format != MatrixFormat::kBF16)
-    return fail(ErrorCode::kUnsupported, "embed.weight is {}; the CUDA back-end takes it as bf16", to_string(w.embed.format));
+    return fail(ErrorCode::kUnsupported, "embed.weight is {}; the CUDA back-end takes it as bf16",
+                to_string(w.embed.format));
   PIVOT_TRY_VOID(check_tileable(w.head, "head.weight"));
   for (std::size_t l = 0; l < w.layers.size(); ++l) {
     const auto n = static_cast<std::int64_t>(l);
@@ -76,11 +90,13 @@ Result<> check_placeable(const ModelWeights& w) {
     for (const ExpertWeights& e : layer.ffn.experts) {
       PIVOT_TRY_VOID(check(e, n, "ffn.experts"));
       if (e.w1.format != format || e.w3.format != format || e.w2.format != format)
-        return fail(ErrorCode::kUnsupported, "layers.{}.ffn.experts mixes formats; the CUDA back-end needs one format a layer", l);
+        return fail(ErrorCode::kUnsupported,
+                    "layers.{}.ffn.experts mixes formats; the CUDA back-end needs one format a layer", l);
     }
     PIVOT_TRY_VOID(check(layer.ffn.shared, n, "ffn.shared_experts"));
     if (layer.ffn.shared.w1.format != MatrixFormat::kFP8 && layer.ffn.shared.w1.format != MatrixFormat::kBF16)
-      return fail(ErrorCode::kUnsupported, "layers.{}.ffn.shared_experts is {}; fp8 or bf16 was wanted", l, to_string(layer.ffn.shared.w1.format));
+      return fail(ErrorCode::kUnsupported, "layers.{}.ffn.shared_experts is {}; fp8 or bf16 was wanted", l,
+                  to_string(layer.ffn.shared.w1.format));
   }
   return {};
 }

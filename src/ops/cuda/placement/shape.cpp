@@ -3,7 +3,9 @@
 namespace pivot::cuda {
 namespace {
 
-FloatSpan floats(std::int64_t count) { return {static_cast<const float*>(nullptr), static_cast<std::size_t>(count)}; }
+FloatSpan floats(std::int64_t count) {
+  return {static_cast<const float*>(nullptr), static_cast<std::size_t>(count)};
+}
 
 Matrix matrix(MatrixFormat format, std::int64_t rows, std::int64_t cols) {
   Matrix m;
@@ -23,7 +25,12 @@ ExpertWeights expert(const ModelConfig& c, MatrixFormat format) {
 
 CompressorWeights compressor(const ModelConfig& c, int ratio, std::int64_t width) {
   const std::int64_t columns = (ratio == 4 ? 2 : 1) * width;
-  return {ratio, width, bf16(columns, c.hidden_size), bf16(columns, c.hidden_size), floats(ratio * columns), floats(width)};
+  return {ratio,
+          width,
+          bf16(columns, c.hidden_size),
+          bf16(columns, c.hidden_size),
+          floats(ratio * columns),
+          floats(width)};
 }
 
 AttentionWeights attention(const ModelConfig& c, int ratio) {
@@ -39,8 +46,8 @@ AttentionWeights attention(const ModelConfig& c, int ratio) {
   w.wo_b = fp8(c.hidden_size, c.o_groups * c.o_lora_rank);
   if (ratio != 0) w.compressor = compressor(c, ratio, c.head_dim);
   if (ratio == 4)
-    w.indexer = IndexerWeights{fp8(c.index_n_heads * c.index_head_dim, c.q_lora_rank), bf16(c.index_n_heads, c.hidden_size),
-                               compressor(c, 4, c.index_head_dim)};
+    w.indexer = IndexerWeights{fp8(c.index_n_heads * c.index_head_dim, c.q_lora_rank),
+                               bf16(c.index_n_heads, c.hidden_size), compressor(c, 4, c.index_head_dim)};
   return w;
 }
 
@@ -67,10 +74,12 @@ ModelWeights shape_weights(const ModelConfig& c) {
     layer.attn = attention(c, c.ratio(l));
     layer.ffn.gate = bf16(c.n_routed_experts, c.hidden_size);
     if (c.hash_routed(l))
-      layer.ffn.tid2eid = {static_cast<const std::int32_t*>(nullptr), static_cast<std::size_t>(c.vocab_size * c.num_experts_per_tok)};
+      layer.ffn.tid2eid = {static_cast<const std::int32_t*>(nullptr),
+                           static_cast<std::size_t>(c.vocab_size * c.num_experts_per_tok)};
     else
       layer.ffn.bias = floats(c.n_routed_experts);
-    for (std::int64_t e = 0; e < c.n_routed_experts; ++e) layer.ffn.experts.push_back(expert(c, MatrixFormat::kFP4));
+    for (std::int64_t e = 0; e < c.n_routed_experts; ++e)
+      layer.ffn.experts.push_back(expert(c, MatrixFormat::kFP4));
     layer.ffn.shared = expert(c, MatrixFormat::kFP8);
     w.layers.push_back(std::move(layer));
   }

@@ -40,7 +40,8 @@ void tile_fp4(const Matrix& m, std::int64_t r0, std::int64_t c0, std::uint8_t* o
     for (int lane = 0; lane < 32; ++lane)
       for (int q = 0; q < 4; ++q, out += 4) {
         std::uint8_t packed[4];
-        copy_row_piece(m, r0 + 8 * half + lane / 4, m.cols / 2, (c0 + 32 * q + 8 * (lane % 4)) / 2, 4, packed);
+        copy_row_piece(m, r0 + 8 * half + lane / 4, m.cols / 2, (c0 + 32 * q + 8 * (lane % 4)) / 2, 4,
+                       packed);
         std::uint8_t codes[8];
         for (int k = 0; k < 8; ++k) codes[k] = static_cast<std::uint8_t>(packed[k / 2] >> (k % 2 * 4) & 15);
         const std::uint32_t word = interleave_fp4(codes);
@@ -49,7 +50,8 @@ void tile_fp4(const Matrix& m, std::int64_t r0, std::int64_t c0, std::uint8_t* o
 }
 
 float fp8_scale(const Matrix& m, std::int64_t row, std::int64_t col) {
-  const std::int64_t at = row / kFp8BlockRows * ((m.cols + kFp8BlockCols - 1) / kFp8BlockCols) + col / kFp8BlockCols;
+  const std::int64_t at =
+      row / kFp8BlockRows * ((m.cols + kFp8BlockCols - 1) / kFp8BlockCols) + col / kFp8BlockCols;
   if (m.scale_format == ScaleFormat::kF32) {
     float value;
     std::memcpy(&value, m.scales + at * 4, 4);
@@ -64,7 +66,8 @@ std::uint32_t interleave_fp4(const std::uint8_t (&codes)[8]) {
   std::uint32_t word = 0;
   for (int k = 0; k < 8; ++k) {
     const int p = k / 2, shift = k % 2 * 16;
-    word |= (static_cast<std::uint32_t>(codes[k] & 7) << (9 - 3 * p) | static_cast<std::uint32_t>(codes[k] >> 3 & 1) << (15 - p))
+    word |= (static_cast<std::uint32_t>(codes[k] & 7) << (9 - 3 * p) |
+             static_cast<std::uint32_t>(codes[k] >> 3 & 1) << (15 - p))
             << shift;
   }
   return word;
@@ -85,9 +88,11 @@ TiledSize tiled_size(const Matrix& m) {
 
 Result<> check_tileable(const Matrix& m, const char* name) {
   if (m.format == MatrixFormat::kF32)
-    return fail(ErrorCode::kUnsupported, "{} is F32; the CUDA back-end takes BF16, FP8, FP4 and NVFP4 matrices", name);
+    return fail(ErrorCode::kUnsupported,
+                "{} is F32; the CUDA back-end takes BF16, FP8, FP4 and NVFP4 matrices", name);
   if (m.cols % kTileCols != 0)
-    return fail(ErrorCode::kUnsupported, "{} has {} columns; the CUDA back-end needs a multiple of {}", name, m.cols, kTileCols);
+    return fail(ErrorCode::kUnsupported, "{} has {} columns; the CUDA back-end needs a multiple of {}", name,
+                m.cols, kTileCols);
   return {};
 }
 
@@ -98,7 +103,9 @@ void tile_matrix(const Matrix& m, std::byte* codes, std::byte* scales) {
     const std::int64_t r0 = tile * kTileRows;
     for (std::int64_t c0 = 0; c0 < m.cols; c0 += kTileCols) {
       switch (m.format) {
-        case MatrixFormat::kBF16: tile_bf16(m, r0, c0, out); break;
+        case MatrixFormat::kBF16:
+          tile_bf16(m, r0, c0, out);
+          break;
         case MatrixFormat::kFP8: {
           tile_fp8(m, r0, c0, out);
           const float scale = fp8_scale(m, r0, c0);
@@ -112,11 +119,13 @@ void tile_matrix(const Matrix& m, std::byte* codes, std::byte* scales) {
           const std::int64_t per_row = kTileCols / group;
           for (std::int64_t r = 0; r < kTileRows; ++r)
             for (std::int64_t s = 0; s < per_row; ++s)
-              scale_out[r * per_row + s] =
-                  r0 + r < m.rows ? bytes(m.scales)[(r0 + r) * (m.cols / group) + c0 / group + s] : std::uint8_t{0};
+              scale_out[r * per_row + s] = r0 + r < m.rows
+                                               ? bytes(m.scales)[(r0 + r) * (m.cols / group) + c0 / group + s]
+                                               : std::uint8_t{0};
           break;
         }
-        case MatrixFormat::kF32: PIVOT_CHECK(false, "F32 is not tileable");
+        case MatrixFormat::kF32:
+          PIVOT_CHECK(false, "F32 is not tileable");
       }
       out += tile_code_bytes(m.format);
       scale_out += tile_scale_bytes(m.format);

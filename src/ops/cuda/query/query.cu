@@ -1,7 +1,8 @@
 // q[h] = rope(bf(q[h] / rms(q[h]))), the rms in BF16 steps;  index_q[h] = Q(bf(H rope(index_q[h]))).
 //
-// One warp a head: head_dim / 32 values a lane, lane l holding values l, l + 32, ... so that a rotary pair is exchanged
-// with the neighbouring lane and a Hadamard stage is either a shuffle (step < 32) or between a lane's own values.
+// One warp a head: head_dim / 32 values a lane, lane l holding values l, l + 32, ... so that a rotary pair is
+// exchanged with the neighbouring lane and a Hadamard stage is either a shuffle (step < 32) or between a
+// lane's own values.
 #include "ops/cuda/query/query.h"
 
 #include "ops/cuda/device/numeric.cuh"
@@ -86,7 +87,8 @@ __global__ void __launch_bounds__(256) index_head_kernel(QueryArguments a) {
   whole = group_amax(whole, 32);
 #pragma unroll
   for (int i = 0; i < N; ++i) {  // a row of 32 lanes is one FP4 group
-    if (a.index_rounding == IndexRounding::kFp4) v[i] = round_e2m1(v[i], fp4_group_scale(group_amax(v[i], 32)));
+    if (a.index_rounding == IndexRounding::kFp4)
+      v[i] = round_e2m1(v[i], fp4_group_scale(group_amax(v[i], 32)));
     if (a.index_rounding == IndexRounding::kFp8) v[i] = round_e4m3(v[i], fp8_group_scale(whole));
     q[i * 32 + lane] = to_bf16(v[i]);
   }
@@ -96,19 +98,31 @@ __global__ void __launch_bounds__(256) index_head_kernel(QueryArguments a) {
 
 void launch_query(const QueryArguments& a, cudaStream_t stream) {
   require(a.rope % 32 == 0, "rotary dims in multiples of 32");
-  const auto blocks = [&](std::int64_t heads) { return static_cast<unsigned>((heads * a.batch.num_tokens + 7) / 8); };
+  const auto blocks = [&](std::int64_t heads) {
+    return static_cast<unsigned>((heads * a.batch.num_tokens + 7) / 8);
+  };
   const Launch how{dim3(blocks(a.heads)), dim3(256), 0, stream, true, "query"};
   switch (a.head_dim) {
-    case 512: launch(how, head_kernel<16>, a); break;
-    case 128: launch(how, head_kernel<4>, a); break;
-    default: require(false, "head_dim 512 or 128");
+    case 512:
+      launch(how, head_kernel<16>, a);
+      break;
+    case 128:
+      launch(how, head_kernel<4>, a);
+      break;
+    default:
+      require(false, "head_dim 512 or 128");
   }
   if (a.index_q == nullptr) return;
   const Launch index{dim3(blocks(a.index_heads)), dim3(256), 0, stream, true, "index_query"};
   switch (a.index_dim) {
-    case 128: launch(index, index_head_kernel<4>, a); break;
-    case 64: launch(index, index_head_kernel<2>, a); break;
-    default: require(false, "index_head_dim 128 or 64");
+    case 128:
+      launch(index, index_head_kernel<4>, a);
+      break;
+    case 64:
+      launch(index, index_head_kernel<2>, a);
+      break;
+    default:
+      require(false, "index_head_dim 128 or 64");
   }
 }
 

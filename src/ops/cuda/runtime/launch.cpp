@@ -13,13 +13,16 @@ Result<> check_cuda(cudaError_t status, std::string_view attempted) {
                          : status == cudaErrorNoDevice || status == cudaErrorInsufficientDriver
                              ? ErrorCode::kUnavailable
                              : ErrorCode::kInternal;
-  return fail(code, "{}: CUDA reports {} ({})", attempted, cudaGetErrorName(status), cudaGetErrorString(status));
+  return fail(code, "{}: CUDA reports {} ({})", attempted, cudaGetErrorName(status),
+              cudaGetErrorString(status));
 }
 
 void require_cuda(cudaError_t status, const char* operation) {
   if (status == cudaSuccess) return;
-  std::fprintf(stderr, "pivot: the GPU failed in %s: %s (%s); the process ends, because the state on the device is unknown\n",
-               operation, cudaGetErrorName(status), cudaGetErrorString(status));
+  std::fprintf(
+      stderr,
+      "pivot: the GPU failed in %s: %s (%s); the process ends, because the state on the device is unknown\n",
+      operation, cudaGetErrorName(status), cudaGetErrorString(status));
   std::abort();
 }
 

@@ -1,4 +1,5 @@
-// Kernel launches: one function that sets the stream, shared memory and programmatic dependent launch, and checks.
+// Kernel launches: one function that sets the stream, shared memory and programmatic dependent launch, and
+// checks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,8 +8,8 @@
 
 namespace pivot::cuda {
 
-// This header and everything a .cu file includes stays free of fmt, which nvcc 13 cannot compile: checks that print values
-// live in the .cpp files.
+// This header and everything a .cu file includes stays free of fmt, which nvcc 13 cannot compile: checks that
+// print values live in the .cpp files.
 
 // In the step a CUDA error cannot be handled: the process ends with the operation and the driver's text.
 void require_cuda(cudaError_t status, const char* operation);

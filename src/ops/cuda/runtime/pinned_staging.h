@@ -1,5 +1,5 @@
-// Small host arrays on their way to the device: copied into pinned memory first, so that the copy to the device is
-// asynchronous and the caller may reuse its array at once.
+// Small host arrays on their way to the device: copied into pinned memory first, so that the copy to the
+// device is asynchronous and the caller may reuse its array at once.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,8 +15,8 @@ class PinnedStaging {
  public:
   ~PinnedStaging();
   Result<> open();
-  // The pinned copy of `host`, or `host` itself where it is too large to be worth one. Waits for `stream` when the ring
-  // comes round.
+  // The pinned copy of `host`, or `host` itself where it is too large to be worth one. Waits for `stream`
+  // when the ring comes round.
   const void* stage(const void* host, std::int64_t bytes, cudaStream_t stream);
 
  private:

@@ -13,8 +13,8 @@
 
 namespace pivot::cuda {
 
-// Buffers an op needs between its kernels. They grow to the largest step seen and are never shrunk, so that a captured
-// graph keeps its addresses.
+// Buffers an op needs between its kernels. They grow to the largest step seen and are never shrunk, so that a
+// captured graph keeps its addresses.
 class Scratch {
  public:
   ~Scratch() {

@@ -34,7 +34,8 @@ void StepGraphs::run(const StepKey& key, std::int64_t generation, const std::fun
   entries_.splice(entries_.begin(), entries_, entry);
   if (entry->graph == nullptr) {
     cudaGraph_t graph = nullptr;
-    require_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "starting the capture of a step");
+    require_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+                 "starting the capture of a step");
     record();
     require_cuda(cudaStreamEndCapture(stream_, &graph), "capturing a step");
     require_cuda(cudaGraphInstantiate(&entry->graph, graph, 0), "instantiating the graph of a step");

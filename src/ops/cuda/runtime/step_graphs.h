@@ -1,7 +1,7 @@
 // CUDA graphs of decode steps, one per StepKey.
 //
-// The first step of a key runs as it comes, which also grows every scratch buffer to its size; the second is captured;
-// later ones are one graph launch. Steps of more than kMaxGraphTokens tokens are never captured.
+// The first step of a key runs as it comes, which also grows every scratch buffer to its size; the second is
+// captured; later ones are one graph launch. Steps of more than kMaxGraphTokens tokens are never captured.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,7 +24,8 @@ class StepGraphs {
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
 
-  // `generation`: of the memory that the ops use besides the key's; a graph of an older generation is dropped.
+  // `generation`: of the memory that the ops use besides the key's; a graph of an older generation is
+  // dropped.
   void run(const StepKey& key, std::int64_t generation, const std::function<void()>& record);
 
  private:
