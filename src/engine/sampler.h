@@ -25,6 +25,11 @@ struct SamplingParams {
   std::int32_t top_k = 0;    // 0: no limit
   float min_p = 0.0f;        // [0, 1]: relative to the most likely token
   std::uint64_t seed = 0;
+  // > 0: the logit of a token of the prompt or the answer is divided (positive) or multiplied (negative) by
+  // it.
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;   // subtracted from the logit of each token of the answer
+  float frequency_penalty = 0.0f;  // subtracted once per occurrence in the answer
   std::vector<LogitBias> logit_bias;
   std::int32_t top_logprobs =
       -1;  // -1: no logprobs; 0: of the chosen token; n: and of the n most likely tokens
