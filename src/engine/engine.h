@@ -22,11 +22,11 @@
 #include "base/error.h"
 #include "base/ids.h"
 #include "checkpoint/model_weights.h"
-#include "engine/constraint.h"
 #include "engine/engine_stats.h"
 #include "engine/sampler.h"
 #include "engine/session.h"
 #include "ops/knobs.h"
+#include "text/grammar/constraint.h"
 
 namespace pivot {
 

@@ -1,7 +1,8 @@
-// What a sampler asks of constrained decoding: which tokens may come next, and what has come.
+// What a structured-output grammar tells the sampler: which tokens may come next.
 //
-// The interface is here, in the lower layer, so that the engine includes no grammar and the grammar no
-// engine. One object follows one sequence; calls come from one thread at a time.
+// A constraint belongs to one choice of one request and is called on the engine thread only, once before and
+// once after each of the choice's tokens. It must be fast (the whole batch waits for it) and must not block.
+// The interface lies below the engine, so that the engine includes no grammar and the grammar no engine.
 #pragma once
 
 #include <cstdint>
@@ -13,40 +14,31 @@
 
 namespace pivot {
 
-// Words of a mask over a vocabulary: bit (id % 32) of word id / 32 belongs to token id.
+// Words of a bit mask over `vocab_size` tokens: token t is bit t mod 32 of word t / 32, 1 = allowed.
 constexpr std::int64_t mask_words(std::int64_t vocab_size) { return (vocab_size + 31) / 32; }
-inline bool mask_allows(std::span<const std::uint32_t> mask, TokenId id) {
-  return (mask[static_cast<std::size_t>(raw(id)) / 32] >> (raw(id) % 32) & 1u) != 0;
+inline bool mask_allows(std::span<const std::uint32_t> mask, TokenId token) {
+  return (mask[static_cast<std::size_t>(raw(token)) / 32] >> (raw(token) % 32) & 1u) != 0;
 }
 
 class TokenConstraint {
  public:
-  enum class Mask : std::uint8_t {
-    kRestricted,   // the bits say which tokens may come next; at least one may
-    kUnrestricted  // every token may come next; the words were left as they were
-  };
-
   virtual ~TokenConstraint() = default;
 
-  // Tokens that the mask speaks of: [0, vocab_size). Logits beyond it must be treated as forbidden.
-  virtual std::int64_t vocab_size() const = 0;
+  // Writes which tokens may come next into `mask` (mask_words(vocab_size) words, contents undefined before).
+  // Returns false when every token is allowed; the mask is then not read. The stop tokens (end of sentence)
+  // must be allowed exactly where the text may end. Bits beyond the vocabulary are ignored.
+  // An error fails this request and no other. kInternal: no token is allowed although is_finished() is false.
+  virtual Result<bool> fill_mask(std::span<std::uint32_t> mask) = 0;
 
-  // Writes which tokens may come next into mask_words(vocab_size()) words; 1 allows. The end-of-sentence
-  // token is allowed exactly where the text so far is complete. Bits beyond the vocabulary are 0.
-  // Errors: kInternal where no token may come next, or the grammar library failed.
-  virtual Result<Mask> fill_mask(std::span<std::uint32_t> words) = 0;
+  // Takes the token that was chosen, stop tokens included. REQUIRES: the last mask allowed it.
+  // An error fails this request and no other.
+  virtual Result<> accept(TokenId token) = 0;
 
-  // A token was chosen. kInvalidArgument, with the state as before, where it was not allowed.
-  virtual Result<> accept(TokenId id) = 0;
-
-  // The end-of-sentence token was accepted: nothing may follow, fill_mask must not be called any more.
+  // True when nothing may follow: the engine ends the choice with FinishReason::kStopToken after the token
+  // that was accepted last.
   virtual bool is_finished() const = 0;
 
-  // The text so far is complete and nothing but the end may follow: the sequence can stop without another
-  // step.
-  virtual bool is_complete() const = 0;
-
-  // An independent copy in the same state (n > 1, pre-emption, speculation).
+  // An independent copy in the same state: one for each choice of a request with num_choices > 1.
   virtual std::unique_ptr<TokenConstraint> clone() const = 0;
 };
 
