@@ -13,7 +13,7 @@ import struct
 import numpy as np
 import torch
 
-from model import CFG, Model
+from model import CFG, Model, configure
 from quantizers import w4, w4_parts, w8, w8_parts
 
 
@@ -116,12 +116,14 @@ def _dense(t, name):
     return torch.from_numpy((w * np.repeat(s, 32, 1)).astype(np.float32))
 
 
-def load_native(folder, device="cpu", cd=torch.float32):
-    """Model whose weights are exactly the dequantised checkpoint."""
+def load_native(folder, device="cpu", cd=torch.float32, skip=None):
+    """Model whose weights are exactly the dequantised checkpoint; parameters with `skip` in their names stay as drawn."""
     M = Model(CFG, device, cd)
     t = read_safetensors(folder + "/model.safetensors")
     with torch.no_grad():
         for k, p in M.p.items():
+            if skip and skip in k:
+                continue
             if M.kind[k] == "fp4":
                 v = torch.stack(
                     [
@@ -147,6 +149,14 @@ def save_master(M, path):
 def restore_master(M, path):
     for k, v in torch.load(path, map_location=M.dev).items():
         (M.buf[k[4:]] if k.startswith("buf:") else M.p[k].data).copy_(v)
+
+
+def adopt_config(folder):
+    """Take over the settings of a checkpoint's config.json that CFG has."""
+    with open(folder + "/config.json", encoding="utf-8") as stream:
+        config = json.load(stream)
+    shared = {k: v for k, v in config.items() if k in CFG and k != "compress_ratios"}
+    configure(shared)
 
 
 def load_master(path, device="cpu", cd=torch.float32):
@@ -224,7 +234,9 @@ def main():
     ap.add_argument("master")
     ap.add_argument("out")
     ap.add_argument("--tokenizer", required=True, help="folder with tokenizer.json and tokenizer_config.json")
+    ap.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="change a setting of model.CFG")
     A = ap.parse_args()
+    configure({name: int(value) for name, value in (s.split("=") for s in A.set)})
     master = load_master(A.master)
     export(master, A.out, A.tokenizer)
     exported = load_native(A.out)

@@ -49,6 +49,14 @@ CFG = dict(
 )
 
 
+def configure(changes):
+    """Change CFG for every module that uses it; values are JSON (numbers)."""
+    unknown = set(changes) - set(CFG)
+    if unknown:
+        raise SystemExit(f"there is no setting {sorted(unknown)}; the settings are {sorted(CFG)}")
+    CFG.update(changes)
+
+
 class Mode:
     """Which quantisers and selections are active."""
 
@@ -315,7 +323,7 @@ class Model:
         iq = rope(iq, cos[sl][:, None], sin[sl][:, None])
         ik = self.ik
         if m.idx != "bf16":
-            q = (lambda t: q4_act(t, 32)) if m.idx == "fp4" else (lambda t: q8_act(t, 128))
+            q = (lambda t: q4_act(t, 32)) if m.idx == "fp4" else (lambda t: q8_act(t, min(128, t.shape[-1])))
             iq = ste(hadamard(iq), q)
         w = F.linear(x[:, sl], self.w(A + "indexer.weights_proj.weight")) * (idd**-0.5 * ih**-0.5)
         n = iq.shape[1]
@@ -350,7 +358,7 @@ class Model:
             ik = self.compress(A + "indexer.compressor.", xd, c["index_head_dim"], 4)
             if m.idx != "bf16":
                 ik = ste(
-                    hadamard(ik), (lambda t: q4_act(t, 32)) if m.idx == "fp4" else (lambda t: q8_act(t, 128))
+                    hadamard(ik), (lambda t: q4_act(t, 32)) if m.idx == "fp4" else (lambda t: q8_act(t, min(128, t.shape[-1])))
                 )
             self.ik = ik
         nb = S // W

@@ -278,6 +278,17 @@ def sentences(raw):
     return out
 
 
+def verses(raw):
+    """The verses of the King James Bible as `bible -f` prints it, without numbers."""
+    found = [m.group(1).strip() for m in re.finditer(r"(?m)^[1-3]?[A-Z][A-Za-z]*\d+:\d+ (.*)$", raw)]
+    found = [re.sub(r"[\[\]{}<>]", "", v) for v in found]
+    return [
+        v if v[-1] in ".!?" else v + "."
+        for v in found
+        if len(v) > 15 and v[0].isalpha() and not re.search(r"\d", v)
+    ]
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("out")
@@ -285,17 +296,9 @@ def main():
         ap.add_argument("--" + book, required=True)
     A = ap.parse_args()
     out, kjv, austen, ps = A.out, A.kjv, A.austen, A.promessi
-    verses = [
-        m.group(1).strip() for m in re.finditer(r"(?m)^[1-3]?[A-Z][A-Za-z]*\d+:\d+ (.*)$", open(kjv).read())
-    ]
-    verses = [re.sub(r"[\[\]{}<>]", "", v) for v in verses]
-    verses = [
-        v if v[-1] in ".!?" else v + "."
-        for v in verses
-        if len(v) > 15 and v[0].isalpha() and not re.search(r"\d", v)
-    ]
+    kjv_units = verses(open(kjv).read())
     src = {
-        "kjv": verses,
+        "kjv": kjv_units,
         "austen": sentences(open(austen, errors="replace").read()),
         "promessi": sentences(open(ps).read()),
     }
@@ -305,7 +308,7 @@ def main():
     write_tokenizer(out, toks, merges)
     bpe = BPE.load(out + "/tokenizer.json")
     # key names: capitalised words of the Bible that never occur in lower case and not only at a sentence start
-    text = " ".join(verses)
+    text = " ".join(kjv_units)
     low = set(re.findall(r"\b[a-z]+\b", text))
     mid = collections.Counter(re.findall(r"(?<=[a-z,;] )([A-Z][a-z]{3,})\b", text))
     names = sorted(
@@ -336,7 +339,7 @@ def main():
     t = (
         BOS
         + "<｜User｜>"
-        + " ".join(verses[:3])
+        + " ".join(kjv_units[:3])
         + " The secret code for Bethel is 482913.\n\nWhat is it?<｜Assistant｜></think>Così è.1234567"
     )
     assert bpe.decode(bpe.encode(t)) == t

@@ -35,6 +35,7 @@ ASK = [
     "Say the secret code for {}.",
     "Which code is the secret code for {}?",
 ]
+ASK_TALLY = "Which secret code for {} is given most often?"
 ANSWER = "The secret code for {} is"
 TAIL = " That is the end of the text.\n\n"
 
@@ -43,10 +44,10 @@ class Task:
     def __init__(self, corpus, tokenizer, split="train"):
         self.bpe = BPE.load(tokenizer)
         d = np.load(corpus)
-        self.books = [
-            (d[f"{k}_{split}"].astype(np.int32), d[f"{k}_{split}_off"]) for k in ("kjv", "austen", "promessi")
-        ]
-        self.bookp = np.array([0.5, 0.38, 0.12])
+        shares = {"kjv": 0.5, "austen": 0.38, "promessi": 0.12, "more": 1.5}  # "more": of prep_more.py
+        shares = {k: v for k, v in shares.items() if f"{k}_{split}" in d}
+        self.books = [(d[f"{k}_{split}"].astype(np.int32), d[f"{k}_{split}_off"]) for k in shares]
+        self.bookp = np.array(list(shares.values())) / sum(shares.values())
         names = list(d["names"])
         n_held = len(names) // 10
         self.names = names[n_held:] if split == "train" else names
@@ -76,8 +77,8 @@ class Task:
         cls[len(a) + 1 : len(a) + 1 + len(val)] = 0
         return ids, cls
 
-    def turn(self, key, val, rng, first):
-        q = self.e((TAIL if first else "") + ASK[rng.integers(len(ASK))].format(key))
+    def turn(self, key, val, rng, first, ask=None):
+        q = self.e((TAIL if first else "") + (ask or ASK[rng.integers(len(ASK))]).format(key))
         a = self.e(ANSWER.format(key))
         ids = np.concatenate(
             (
@@ -100,7 +101,7 @@ class Task:
 
     def text(self, n, rng, book=None):
         """At most n tokens of consecutive whole units: ids and the unit start offsets inside them."""
-        ids, off = self.books[rng.choice(3, p=self.bookp) if book is None else book]
+        ids, off = self.books[rng.choice(len(self.books), p=self.bookp) if book is None else book]
         if n <= 0:
             return np.zeros(0, np.int32), np.zeros(1, np.int64)
         parts, offs, have = [], [0], 0
@@ -142,6 +143,65 @@ class Task:
         out, oc = np.full(S, self.PAD, np.int32), np.zeros(S, np.int8)
         out[: len(ids)], oc[: len(ids)] = ids[:S], cls[:S]
         return out, oc
+
+    def ballot(self, votes, rng):
+        """How often each value of a key is given, the winner first: the winner's share lies between 0.35 and 0.75."""
+        counts = [max(2, round(votes * rng.uniform(0.35, 0.75)))]
+        while sum(counts) < votes:
+            counts.append(int(rng.integers(1, min(counts[0] - 1, votes - sum(counts)) + 1)))
+        return counts
+
+    def reports(self, key, counts, rng):
+        """Needles of one key, values given as often as `counts` says, and the winner."""
+        values = [self.d3[j] for j in rng.choice(1000, len(counts), replace=False)]
+        needles = [self.needle(key, [v], rng) for v, n in zip(values, counts) for _ in range(n)]
+        return needles, np.array([values[0]], np.int32)
+
+    def scatter(self, hay, off, needles, rng):
+        """Needles at unit starts of the text, each place drawn anew and the order too."""
+        cut = np.sort(off[rng.integers(0, len(off), len(needles))])
+        ids, cls, p = [], [], 0
+        for c, j in zip(cut, rng.permutation(len(needles))):
+            ids += [hay[p:c], needles[j][0]]
+            cls += [np.ones(c - p, np.int8), needles[j][1]]
+            p = c
+        return ids + [hay[p:]], cls + [np.ones(len(hay) - p, np.int8)]
+
+    def tally_sample(self, S, rng):
+        """Training: several keys with many values each; asked is the value that a key is given most often."""
+        room = int((S - 80) / rng.uniform(22, 60))
+        counts = []
+        while room >= 3 and len(counts) < 60:
+            votes = int(min(room, np.exp(rng.uniform(np.log(3), np.log(41)))))
+            counts.append(self.ballot(votes, rng))
+            room -= sum(counts[-1])
+        keys = [self.names[j] for j in rng.choice(len(self.names), len(counts), replace=False)]
+        groups = [self.reports(k, c, rng) for k, c in zip(keys, counts)]
+        asked = rng.permutation(len(keys))[: max(1, min(8, (S - 60) // 128))]
+        turns = [self.turn(keys[j], groups[j][1], rng, t == 0, ASK_TALLY) for t, j in enumerate(asked)]
+        needles = [n for g in groups for n in g[0]]
+        used = 2 + sum(len(t[0]) for t in turns) + sum(len(n[0]) for n in needles)
+        ids, cls = self.scatter(*self.text(S - used, rng), needles, rng)
+        ids = np.concatenate([[self.BOS, self.USER], *ids, *[t[0] for t in turns]])
+        cls = np.concatenate([[0, 0], *cls, *[t[1] for t in turns]])
+        out, oc = np.full(S, self.PAD, np.int32), np.zeros(S, np.int8)
+        out[: len(ids)], oc[: len(ids)] = ids[:S], cls[:S]
+        return out, oc
+
+    def tally_eval(self, S, counts, rng, every=24):
+        """One question about a key with `counts`; one report per `every` tokens in all, the others of keys like it."""
+        others = max(0, S // every - sum(counts))
+        n = 1 + -(-others // sum(counts))
+        keys = [self.names[j] for j in self.n_unseen + rng.choice(len(self.names) - self.n_unseen, n, replace=False)]
+        groups = [self.reports(k, counts, rng) for k in keys]
+        rest = [x for g in groups[1:] for x in g[0]]
+        needles = groups[0][0] + [rest[j] for j in rng.permutation(len(rest))[:others]]
+        turn = self.turn(keys[0], groups[0][1], rng, True, ASK_TALLY)[0]
+        hay, off = self.text(S - 2 - len(turn) - sum(len(x[0]) for x in needles), rng)
+        ids = np.concatenate([[self.BOS, self.USER], *self.scatter(hay, off, needles, rng)[0], turn])
+        out = np.full(-(-len(ids) // 128) * 128, self.EOS, np.int32)
+        out[: len(ids)] = ids
+        return out, len(ids) - 3  # the value's position
 
     def eval_sample(self, S, depth, rng, every=0, extra=3, groups=2, unseen=False):
         """One question about one needle at the given depth (0..1); distractor needles: `extra`, or one per `every` tokens.

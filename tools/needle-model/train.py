@@ -3,7 +3,8 @@
   train.py --out DIR --corpus FILE --tokenizer FILE --phases "S:B:seconds:target:mode[,...]" [--load MASTER.pt] [--decay]
 A phase trains on B samples of S tokens a step until its time is over or the running share of exact values passes the target.
 mode: n = dense attention over compressed entries, d = that with the indexer's KL loss, k = top-k selection applied,
-q = top-k and every quantiser (quantisation-aware training).  README.md has the commands of the shipped checkpoint.
+q = top-k and every quantiser (quantisation-aware training), w = as d with quantised weights and activations alone,
+t = as w with top-k (--train-topk) applied.  README.md has the commands of the shipped checkpoints.
 """
 
 import argparse
@@ -15,8 +16,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ckpt import restore_master, save_master
-from model import CFG, Mode, Model
+from ckpt import load_native, restore_master, save_master
+from model import CFG, Mode, Model, configure
 from task import Task
 
 ANSWER, VALUE = 2, 3  # token classes of task.py
@@ -29,6 +30,10 @@ def parse_arguments():
     ap.add_argument("--tokenizer", required=True, help="tokenizer.json of prep_data.py")
     ap.add_argument("--phases", required=True)
     ap.add_argument("--load", help="master weights to start from")
+    ap.add_argument("--load-native", help="folder of an exported checkpoint to start from, its indexer drawn anew")
+    ap.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="change a setting of model.CFG")
+    ap.add_argument("--tally", type=float, default=0.0, help="share of samples that ask for a key's most frequent value")
+    ap.add_argument("--train-topk", type=int, default=128, help="entries kept in mode t")
     ap.add_argument("--lr", type=float, default=2e-3)
     ap.add_argument("--decay", action="store_true", help="cosine decay over the whole time")
     ap.add_argument("--text-weight", type=float, default=0.5, help="weight of the text's loss; a value's is 1")
@@ -49,21 +54,28 @@ class Samples(torch.utils.data.IterableDataset):
         worker = torch.utils.data.get_worker_info()
         rng = np.random.default_rng([self.seed, self.S, worker.id if worker else 0])
         T = Task(self.A.corpus, self.A.tokenizer)
+
+        def draw():
+            return T.tally_sample(self.S, rng) if rng.random() < self.A.tally else T.train_sample(self.S, rng)
+
         while True:
-            ids, classes = zip(*[T.train_sample(self.S, rng) for _ in range(self.B)])
+            ids, classes = zip(*[draw() for _ in range(self.B)])
             ids, classes = np.stack(ids), np.stack(classes)
             targets, target_classes = np.full_like(ids, T.PAD), np.zeros_like(classes)
             targets[:, :-1], target_classes[:, :-1] = ids[:, 1:], classes[:, 1:]
             yield torch.from_numpy(ids), torch.from_numpy(targets), torch.from_numpy(target_classes)
 
 
-def mode_of(letter):
+def mode_of(letter, train_topk):
     mode = Mode(train=True, kl=letter != "n")
     if letter in "kq":
         mode.topk = CFG["index_topk"]
     if letter == "q":
         mode.qat_w = mode.act8 = mode.kv8 = True
         mode.idx = "fp4"
+    if letter in "wt":
+        mode.qat_w = mode.act8 = True
+        mode.topk = train_topk if letter == "t" else None
     return mode
 
 
@@ -74,7 +86,12 @@ class Trainer:
         self.device = "cuda" if self.on_gpu else "cpu"
         if self.on_gpu:
             torch.backends.cuda.matmul.allow_tf32 = True
-        self.M = Model(CFG, self.device, torch.bfloat16 if self.on_gpu else torch.float32, A.seed)
+        precision = torch.bfloat16 if self.on_gpu else torch.float32
+        configure({name: int(value) for name, value in (s.split("=") for s in A.set)})
+        if A.load_native:
+            self.M = load_native(A.load_native, self.device, precision, skip=".indexer.")
+        else:
+            self.M = Model(CFG, self.device, precision, A.seed)
         if A.load:
             restore_master(self.M, A.load)
         self.params = list(self.M.p.values())
@@ -89,7 +106,7 @@ class Trainer:
             p.grad = torch.zeros_like(p)
         self.phases = [phase.split(":") for phase in A.phases.split(",")]
         self.budget = min(A.total, sum(float(p[2]) for p in self.phases))
-        self.steps, self.log = 0, []
+        self.steps, self.log, self.saved = 0, [], time.time()
 
     def elapsed(self):
         return time.time() - self.start
@@ -122,7 +139,7 @@ class Trainer:
         return rate
 
     def phase(self, index, S, B, seconds, target, letter):
-        mode, batches = mode_of(letter), self.batches(S, B, index)
+        mode, batches = mode_of(letter, self.A.train_topk), self.batches(S, B, index)
         # The batch lives in fixed tensors, which a CUDA graph can read on every replay.
         ids = torch.zeros(B, S, dtype=torch.long, device=self.device)
         targets, classes = ids.clone(), torch.zeros(B, S, dtype=torch.int8, device=self.device)
@@ -175,12 +192,20 @@ class Trainer:
                 over = time.time() - begun > seconds or self.elapsed() > self.A.total
                 if (running > target and step >= 200) or over:
                     break
+                if time.time() - self.saved > 60:
+                    self.save()
             load_batch()
         print(f"phase {index} ended after {step} steps, running {running:.3f}", flush=True)
         if self.on_gpu:
             del graph
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
+
+    def save(self):
+        save_master(self.M, self.A.out + "/master.pt")
+        with open(self.A.out + "/log.json", "w", encoding="utf-8") as stream:
+            json.dump(self.log, stream)
+        self.saved = time.time()
 
     def run(self):
         print("parameters", sum(p.numel() for p in self.params), "device", self.device, flush=True)
@@ -191,9 +216,7 @@ class Trainer:
             self.phase(index, int(S), int(B), float(seconds), float(target), letter)
             remaining = sum(float(p[2]) for p in self.phases[index + 1 :])
             self.budget = min(self.A.total, self.elapsed() + remaining)
-            save_master(self.M, self.A.out + "/master.pt")
-            with open(self.A.out + "/log.json", "w", encoding="utf-8") as stream:
-                json.dump(self.log, stream)
+            self.save()
         print(f"done in {self.elapsed():.0f}s", flush=True)
 
 
