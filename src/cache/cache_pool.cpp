@@ -74,12 +74,12 @@ Result<PageId> CachePool::acquire_page(PagePool pool) {
   return PageId{id};
 }
 
-void CachePool::retain_page(PagePool pool, PageId page) {
-  pages_[static_cast<std::size_t>(pool)].retain(raw(page));
+void CachePool::retain_page(PagePool pool, PageId page, PageOwner owner) {
+  pages_[static_cast<std::size_t>(pool)].retain(raw(page), owner);
 }
 
-void CachePool::release_page(PagePool pool, PageId page) {
-  if (pages_[static_cast<std::size_t>(pool)].release(raw(page)) && poison_)
+void CachePool::release_page(PagePool pool, PageId page, PageOwner owner) {
+  if (pages_[static_cast<std::size_t>(pool)].release(raw(page), owner) && poison_)
     backend_->fill(page_data(pool, page), kPoisonByte, layout_.page_bytes[static_cast<int>(pool)]);
 }
 

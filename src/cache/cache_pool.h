@@ -43,8 +43,8 @@ class CachePool {
   Result<std::int32_t> acquire_slot();
   void release_slot(std::int32_t slot);
   Result<PageId> acquire_page(PagePool pool);
-  void retain_page(PagePool pool, PageId page);
-  void release_page(PagePool pool, PageId page);
+  void retain_page(PagePool pool, PageId page, PageOwner owner = PageOwner::kSequence);
+  void release_page(PagePool pool, PageId page, PageOwner owner = PageOwner::kSequence);
 
   const PageAllocator& slots() const { return slots_; }
   const PageAllocator& pages(PagePool pool) const { return pages_[static_cast<std::size_t>(pool)]; }

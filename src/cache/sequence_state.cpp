@@ -89,6 +89,20 @@ Result<> SequenceState::reserve(std::int64_t num_tokens) {
   return {};
 }
 
+void SequenceState::attach(std::span<const TokenId> tokens, std::span<const std::int32_t> ratio4_pages,
+                           std::span<const std::int32_t> ratio128_pages) {
+  PIVOT_CHECK(position() == 0 && pages_[0].empty() && pages_[1].empty(), "position {}", position());
+  for (PagePool pool : kPools) {
+    const std::span<const std::int32_t> ids = pool == PagePool::kRatio4 ? ratio4_pages : ratio128_pages;
+    const std::int64_t wanted = pool_->layout().pages_for(pool, static_cast<std::int64_t>(tokens.size()));
+    PIVOT_CHECK(static_cast<std::int64_t>(ids.size()) == wanted, "{} {} pages for {} tokens, {} wanted",
+                ids.size(), to_string(pool), tokens.size(), wanted);
+    for (std::int32_t id : ids) pool_->retain_page(pool, PageId{id});
+    pages_[static_cast<std::size_t>(pool)].assign(ids.begin(), ids.end());
+  }
+  tokens_.assign(tokens.begin(), tokens.end());
+}
+
 void SequenceState::append(std::span<const TokenId> ids) {
   for (PagePool pool : kPools) {
     const std::int64_t wanted =

@@ -33,6 +33,10 @@ class SequenceState {
   // page shared with another sequence that would be written to is copied first). kUnavailable when the pool
   // is full; then nothing has changed.
   Result<> reserve(std::int64_t num_tokens);
+  // Starts an empty sequence on pages that others hold too, one more reference each. The slot's bytes are the
+  // caller's to restore. REQUIRES: position() == 0, and exactly the pages that `tokens` need.
+  void attach(std::span<const TokenId> tokens, std::span<const std::int32_t> ratio4_pages,
+              std::span<const std::int32_t> ratio128_pages);
   // Records tokens whose step has been computed. REQUIRES: reserved.
   void append(std::span<const TokenId> ids);
 
