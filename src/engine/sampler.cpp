@@ -8,6 +8,7 @@
 namespace pivot {
 namespace {
 
+constexpr float kMaxPenalty = 2.0f;  // OpenAI's range
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
 // Candidate tokens in the order of preference: higher logit, then lower id.
@@ -55,6 +56,28 @@ struct Distribution {
   std::vector<double> weights;  // exp((logit - max) / temperature)
 };
 
+// The logits that the draw sees where they differ from the model's: empty when they do not.
+std::vector<float> adjust(std::span<const float> logits, const SamplingParams& params,
+                          const SampleContext& context) {
+  const bool penalise = context.history != nullptr && uses_history(params);
+  if (!penalise && params.logit_bias.empty() && context.allowed.empty() && context.forbidden.empty())
+    return {};
+  std::vector<float> row(logits.begin(), logits.end());
+  if (penalise) {
+    for (const auto& [id, count] : context.history->counts()) {
+      float& logit = row[static_cast<std::size_t>(id)];
+      logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+      if (count > 0) logit -= params.presence_penalty + params.frequency_penalty * static_cast<float>(count);
+    }
+  }
+  for (const LogitBias& bias : params.logit_bias) row[static_cast<std::size_t>(raw(bias.id))] += bias.bias;
+  if (!context.allowed.empty())
+    for (std::size_t i = 0; i < row.size(); ++i)
+      if ((context.allowed[i / 32] >> (i % 32) & 1u) == 0) row[i] = kNegativeInfinity;
+  for (const TokenId id : context.forbidden) row[static_cast<std::size_t>(raw(id))] = kNegativeInfinity;
+  return row;
+}
+
 Distribution truncate(std::vector<Candidate> candidates, const SamplingParams& params) {
   const double maximum = std::max_element(candidates.begin(), candidates.end(), worse)->logit;
   const auto weight = [&](const Candidate& c) { return std::exp((c.logit - maximum) / params.temperature); };
@@ -96,6 +119,15 @@ Distribution truncate(std::vector<Candidate> candidates, const SamplingParams& p
 
 }  // namespace
 
+void TokenHistory::add_prompt(std::span<const TokenId> ids) {
+  for (const TokenId id : ids) counts_.try_emplace(raw(id), 0);
+}
+
+bool uses_history(const SamplingParams& params) {
+  return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
+         params.frequency_penalty != 0.0f;
+}
+
 Result<> validate(const SamplingParams& params, std::int64_t vocab_size) {
   const auto outside = [](std::string_view name, double value, std::string_view range) {
     return fail(ErrorCode::kInvalidArgument, "{} is {}; it must be {}", name, value, range);
@@ -107,6 +139,12 @@ Result<> validate(const SamplingParams& params, std::int64_t vocab_size) {
   if (params.top_k < 0) return outside("top_k", params.top_k, "0 (no limit) or a positive count");
   if (!(params.min_p >= 0.0f && params.min_p <= 1.0f))
     return outside("min_p", params.min_p, "between 0 and 1");
+  if (!(params.repetition_penalty > 0.0f) || !std::isfinite(params.repetition_penalty))
+    return outside("repetition_penalty", params.repetition_penalty, "a finite number above 0");
+  if (!(std::abs(params.presence_penalty) <= kMaxPenalty))
+    return outside("presence_penalty", params.presence_penalty, "between -2 and 2");
+  if (!(std::abs(params.frequency_penalty) <= kMaxPenalty))
+    return outside("frequency_penalty", params.frequency_penalty, "between -2 and 2");
   if (params.top_logprobs < -1) return outside("top_logprobs", params.top_logprobs, "at least 0");
   for (const LogitBias& bias : params.logit_bias) {
     if (raw(bias.id) < 0 || raw(bias.id) >= vocab_size)
@@ -160,17 +198,22 @@ double uniform(std::uint64_t seed, std::uint64_t counter) {
 
 Result<SampledToken> sample(std::span<const float> logits, const SamplingParams& params,
                             std::uint64_t counter) {
+  SampleContext context;
+  context.counter = counter;
+  return sample(logits, params, context);
+}
+
+Result<SampledToken> sample(std::span<const float> logits, const SamplingParams& params,
+                            const SampleContext& context) {
   if (std::optional<Error> fault = find_fault(logits)) return fail(*std::move(fault));
 
-  std::vector<float> biased;
-  if (!params.logit_bias.empty()) {
-    biased.assign(logits.begin(), logits.end());
-    for (const LogitBias& bias : params.logit_bias)
-      biased[static_cast<std::size_t>(raw(bias.id))] += bias.bias;
-    if (std::none_of(biased.begin(), biased.end(), [](float x) { return x > kNegativeInfinity; }))
-      return fail(ErrorCode::kInvalidArgument, "logit_bias forbids every token; allow at least one");
-  }
-  const std::span<const float> row = biased.empty() ? logits : std::span<const float>(biased);
+  const std::vector<float> adjusted = adjust(logits, params, context);
+  if (!adjusted.empty() &&
+      std::none_of(adjusted.begin(), adjusted.end(), [](float x) { return x > kNegativeInfinity; }))
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "logit_bias, constraint and stop-token rules together forbid every token; allow at least one");
+  const std::span<const float> row = adjusted.empty() ? logits : std::span<const float>(adjusted);
 
   SampledToken result;
   if (params.temperature == 0.0f) {
@@ -183,7 +226,7 @@ Result<SampledToken> sample(std::span<const float> logits, const SamplingParams&
     const Distribution distribution = truncate(std::move(candidates), params);
     double total = 0;
     for (const double w : distribution.weights) total += w;
-    const double target = uniform(params.seed, counter) * total;
+    const double target = uniform(params.seed, context.counter) * total;
     double sum = 0;
     // The last token takes what rounding may leave over.
     std::size_t chosen = distribution.ids.size() - 1;

@@ -1,12 +1,14 @@
 // Sampling from one row of logits: pure functions, no state but the caller's counter.
 //
-// Order: logit bias, temperature, top-k, top-p, min-p, then one draw. temperature 0 is greedy (the lowest id
-// of equal logits). The random number of a draw is a function of (seed, counter) alone, so a token never
-// depends on what else runs, and a restored sequence continues with the numbers that it would have had.
+// Order: penalties, logit bias, forbidden tokens, temperature, top-k, top-p, min-p, then one draw.
+// temperature 0 is greedy (the lowest id of equal logits). The random number of a draw is a function of
+// (seed, counter) alone, so a token never depends on what else runs, and a restored sequence continues with
+// the numbers that it would have had.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
@@ -53,13 +55,40 @@ struct SampledToken {
   std::vector<TokenLogprob> top;  // most likely first
 };
 
+// What the penalties look at: which tokens came, and how often in the answer.
+class TokenHistory {
+ public:
+  void add_prompt(std::span<const TokenId> ids);
+  void add(TokenId id) { ++counts_[raw(id)]; }
+  // Occurrences in the answer by token; 0 for one that only the prompt has.
+  const std::unordered_map<std::int32_t, std::int32_t>& counts() const { return counts_; }
+
+ private:
+  std::unordered_map<std::int32_t, std::int32_t> counts_;
+};
+// Whether these parameters need a TokenHistory.
+bool uses_history(const SamplingParams& params);
+
+// What else decides a draw.
+struct SampleContext {
+  std::uint64_t counter = 0;              // number of this draw in its sequence (the position works)
+  const TokenHistory* history = nullptr;  // needed when uses_history
+  // Bit t mod 32 of word t / 32: whether token t is allowed (engine/constraint.h). Empty: all are.
+  std::span<const std::uint32_t> allowed;
+  std::span<const TokenId> forbidden;  // ids inside the vocabulary
+};
+
 // kInvalidArgument naming the parameter, its value and its range; ids of logit_bias must lie in [0,
 // vocab_size).
 Result<> validate(const SamplingParams& params, std::int64_t vocab_size);
 
-// Draws one token. `counter` is the number of this draw in its sequence (the position works).
+// Draws one token.
 // Errors: kInternal when a logit is NaN or +inf, or when no token has a finite logit (faults of the
-// computation, never answered with token 0); kInvalidArgument when the bias forbids every token.
+// computation, never answered with token 0); kInvalidArgument when bias and constraints together forbid every
+// token.
+Result<SampledToken> sample(std::span<const float> logits, const SamplingParams& params,
+                            const SampleContext& context);
+// The same without penalties and constraints.
 Result<SampledToken> sample(std::span<const float> logits, const SamplingParams& params,
                             std::uint64_t counter);
 

@@ -266,6 +266,8 @@ Result<> Session::decode(TokenId id) { return prefill({&id, 1}); }
 Result<SampledToken> Session::sample(const SamplingParams& params) const {
   if (!state_->has_logits)
     return fail(ErrorCode::kInvalidArgument, "there are no logits to sample from; prefill a prompt first");
+  if (uses_history(params))
+    return fail(ErrorCode::kUnsupported, "a session draws without penalties; leave them at their defaults");
   return pivot::sample(state_->logits, params, static_cast<std::uint64_t>(position()));
 }
 
