@@ -22,8 +22,10 @@ std::vector<std::string> words(const char* text) {
 }  // namespace
 
 std::string version_text() {
-  return fmt::format("pivot {}\ncommit      {}\nbuild type  {}\nback-ends   {}\narchs       {}", kVersion,
-                     kCommit, kBuildType, fmt::join(words(kBackends), ", "), fmt::join(words(kArchs), ", "));
+  return fmt::format(
+      "pivot {}\ncommit      {}\nbuild type  {}\nback-ends   {}\narchs       {}\ngrammars    {}", kVersion,
+      kCommit, kBuildType, fmt::join(words(kBackends), ", "), fmt::join(words(kArchs), ", "),
+      *kGrammar != '\0' ? kGrammar : "none");
 }
 
 std::string version_json() {
@@ -33,6 +35,10 @@ std::string version_json() {
   json["build_type"] = kBuildType;
   json["backends"] = words(kBackends);
   json["archs"] = words(kArchs);
+  if (*kGrammar != '\0')
+    json["grammar"] = kGrammar;
+  else
+    json["grammar"] = nullptr;
   return json.dump();
 }
 
