@@ -7,6 +7,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,23 +70,30 @@ class Metrics {
   Gauge gauge(MetricId id, std::initializer_list<std::string_view> labels = {}) const;
   Histogram histogram(MetricId id, std::initializer_list<std::string_view> labels = {}) const;
 
-  // Sets a gauge whose labels are free texts (identity) to 1, replacing the series it had if `replace`.
-  void set_info(MetricId id, std::vector<std::string> labels);
+  // Adds the series of an identity gauge with these label texts, with the value 1. The same texts again
+  // change nothing. REQUIRES: every label of the metric is one that the program sets; as many texts as
+  // labels.
+  void set_info(MetricId id, const std::vector<std::string>& labels);
 
   // Runs before each rendering, to refresh gauges that mirror other figures.
   void on_collect(std::function<void()> refresh);
 
-  // Text format 0.0.4, by name; series of one metric in the table's order of label values.
+  // Text format 0.0.4; metrics by name, series by their labels.
   std::string render() const;
   static constexpr std::string_view kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
  private:
+  friend class RequestMetrics;
+  // Held while a request is counted as received or ended, and while a scrape reads: a scrape never sees a
+  // request between two of its counters.
+  std::mutex& request_lock() const;
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
 // One request from its arrival to its end: whoever makes one has it counted as received, and it is counted
-// as ended exactly once, whatever happens. Movable; one thread at a time.
+// as ended exactly once, whatever happens. Movable; one thread at a time. The Metrics must outlive it.
 class RequestMetrics {
  public:
   // Counts one request as received. `endpoint` is a value of the label `endpoint` of

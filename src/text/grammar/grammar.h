@@ -1,0 +1,144 @@
+// Structured output: what an answer must look like, compiled into token masks (XGrammar's core).
+//
+// A build without that library compiles and runs; constrain() then refuses with kUnsupported.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "base/ids.h"
+#include "text/grammar/constraint.h"
+
+namespace pivot {
+
+class Tokenizer;
+
+// ---- what to ask for ----
+
+// Any JSON object.
+struct JsonObjectGrammar {};
+
+// JSON that a schema accepts. Properties come in the schema's order, required ones always.
+struct JsonSchemaGrammar {
+  std::string schema;  // JSON text: an object or a boolean
+  // Objects have no properties beyond those that the schema names; otherwise JSON Schema's own rule holds:
+  // more are allowed unless additionalProperties says no.
+  bool strict = true;
+};
+
+// The whole answer matches the expression.
+struct RegexGrammar {
+  std::string pattern;
+};
+
+// A grammar in GBNF-like EBNF; its start is the rule `root`.
+struct EbnfGrammar {
+  std::string text;
+};
+
+// The answer is one of these texts.
+struct ChoiceGrammar {
+  std::vector<std::string> choices;
+};
+
+struct GrammarTool {
+  std::string name;
+  std::string parameters;  // JSON Schema text of the arguments object; empty: any arguments
+  bool strict = false;     // as JsonSchemaGrammar::strict
+};
+
+// Tool calls in the markup of DeepSeek-V4 (specification 7.5). String arguments are raw text in it, so a
+// schema's string constraints apply to the text between the tags.
+struct ToolCallGrammar {
+  enum class Use : std::uint8_t {
+    kOptional,  // free text, which may end with one block of calls (tool_choice auto)
+    kRequired,  // one block of calls and nothing else (tool_choice required, or a named tool)
+  };
+  std::vector<GrammarTool> tools;  // the ones that may be called
+  Use use = Use::kOptional;
+  bool parallel = true;  // more than one call in the block
+};
+
+using AnswerGrammar = std::variant<JsonObjectGrammar, JsonSchemaGrammar, RegexGrammar, EbnfGrammar,
+                                   ChoiceGrammar, ToolCallGrammar>;
+
+struct ConstrainOptions {
+  // The prompt left the thinking part open: every token is allowed up to "</think>", the grammar starts after
+  // it. Where the grammar demands an answer, the end of sentence is not allowed before.
+  bool after_reasoning = false;
+};
+
+// ---- compiling ----
+
+// What a request may ask for. Compiling cannot be interrupted, so these bound it beforehand; the time-out
+// only frees the one who waits.
+struct GrammarLimits {
+  std::size_t max_bytes = 128 * 1024;     // of schemas, patterns and names together
+  std::int32_t max_depth = 64;            // nested lists and objects of a schema
+  std::int32_t max_nodes = 10'000;        // values in a schema
+  std::int32_t max_enum_values = 2'000;   // in one schema, all enums together; also of a choice list
+  std::size_t max_pattern_bytes = 2'048;  // one regular expression, also inside a schema
+  std::int64_t max_repeat = 2'000;        // product of nested {m,n}; minLength, maxItems and the like too
+  std::size_t max_ebnf_bytes = 32 * 1024;
+  std::int32_t max_tools = 256;
+  std::chrono::milliseconds compile_timeout{10'000};
+  std::int32_t threads = 2;                          // compilations at a time
+  std::int32_t max_waiting = 64;                     // further ones; one more is refused with kUnavailable
+  std::size_t cache_bytes = std::size_t{256} << 20;  // of compiled grammars
+};
+
+struct GrammarStats {
+  std::uint64_t compiled = 0;
+  std::uint64_t cached = 0;   // asked for again
+  std::uint64_t refused = 0;  // beyond a limit, malformed, too slow
+  double compile_seconds = 0;
+  std::uint64_t masks = 0;
+  double mask_seconds = 0;
+  std::size_t cache_bytes = 0;  // gauge, as the library estimates it
+};
+
+// True where this build can compile grammars.
+bool grammars_available();
+
+// Whether a schema, pattern or grammar is within the limits and well formed as far as pivot itself can tell;
+// everything constrain() refuses before it asks the library. Errors: kInvalidArgument naming the limit, what
+// was found and where.
+Result<> check_grammar(const AnswerGrammar& grammar, const GrammarLimits& limits);
+
+// One per tokenizer; any number of threads may call it. Compiled grammars are shared and kept while they are
+// used and while they fit cache_bytes, least recently used first out.
+class GrammarCompiler {
+ public:
+  // `stop_tokens`: which tokens may end an answer (config's eos_token_id). `vocab_size`: rows of the logits,
+  // at least the tokenizer's. Copies what it needs of the tokenizer. Errors: kInvalidArgument for a stop
+  // token outside the vocabulary or none; kInternal where the library fails.
+  static Result<std::unique_ptr<GrammarCompiler>> create(const Tokenizer& tokenizer,
+                                                         std::span<const TokenId> stop_tokens,
+                                                         std::int64_t vocab_size, GrammarLimits limits = {});
+  ~GrammarCompiler();  // waits for a compilation that runs
+  GrammarCompiler(const GrammarCompiler&) = delete;
+  GrammarCompiler& operator=(const GrammarCompiler&) = delete;
+
+  // A constraint in its first state. May take as long as compile_timeout: not for the engine's thread.
+  // Errors: kInvalidArgument (malformed, beyond a limit, contradictory, too slow to compile), kUnavailable
+  // (too many compilations wait), kUnsupported (this build has no grammar library).
+  Result<std::unique_ptr<TokenConstraint>> constrain(const AnswerGrammar& grammar,
+                                                     const ConstrainOptions& options = {});
+
+  GrammarStats stats() const;
+
+ private:
+  struct Impl;
+  explicit GrammarCompiler(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace pivot
