@@ -81,14 +81,15 @@ struct ConstrainOptions {
 // What a request may ask for. Compiling cannot be interrupted, so these bound it beforehand; the time-out
 // only frees the one who waits.
 struct GrammarLimits {
-  std::size_t max_bytes = 128 * 1024;     // of schemas, patterns and names together
-  std::int32_t max_depth = 64;            // nested lists and objects of a schema
-  std::int32_t max_nodes = 10'000;        // values in a schema
-  std::int32_t max_enum_values = 2'000;   // in one schema, all enums together; also of a choice list
-  std::size_t max_pattern_bytes = 2'048;  // one regular expression, also inside a schema
-  std::int64_t max_repeat = 2'000;        // product of nested {m,n}; minLength, maxItems and the like too
+  std::size_t max_bytes = 128 * 1024;       // of schemas, patterns and names together
+  std::int32_t max_depth = 32;              // nested lists and objects of a schema
+  std::int32_t max_nodes = 8'000;           // values in the schemas of a request
+  std::int32_t max_enum_values = 2'000;     // all enums of a request together; also of a choice list
+  std::int64_t max_count = 100'000;         // minLength, maxItems, minProperties and the like
+  std::size_t max_pattern_bytes = 2'048;    // of one regular expression, also inside a schema
+  std::int64_t max_pattern_states = 5'000;  // its characters and classes with every repeat written out
   std::size_t max_ebnf_bytes = 32 * 1024;
-  std::int32_t max_tools = 256;
+  std::int32_t max_tools = 128;
   std::chrono::milliseconds compile_timeout{10'000};
   std::int32_t threads = 2;                          // compilations at a time
   std::int32_t max_waiting = 64;                     // further ones; one more is refused with kUnavailable
