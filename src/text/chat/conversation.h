@@ -42,6 +42,11 @@ struct ChatMessage {
   std::string response_format;       // system, developer: JSON text; empty: none
   std::optional<ChatTask> task;      // user
   bool without_eos = false;  // assistant: leave out the end-of-sentence token, so that the text goes on
+  // assistant: the turn's text as the model wrote it, reasoning, content and tool calls, without its end. It
+  // stands in the prompt in place of what would be rendered from the parts above, where these would be
+  // rendered with the reasoning (verbatim_thinking) or without it. Empty: none.
+  std::string verbatim;
+  bool verbatim_thinking = false;
 
   static ChatMessage text(ChatRole role, std::string content);
 };

@@ -294,12 +294,18 @@ class Renderer {
   void append_assistant(std::string& out, std::ptrdiff_t index) const {
     const Turn& turn = turns_[static_cast<std::size_t>(index)];
     const bool answers_task = index > 0 && turns_[static_cast<std::size_t>(index) - 1].task.has_value();
-    if (thinking_ && !answers_task && (!drop_ || index > last_speaker_)) {
-      if (!turn.without_reasoning) out += turn.message->reasoning;
-      out += dsml::kThinkClose;
+    const bool with_thinking = thinking_ && !answers_task && (!drop_ || index > last_speaker_);
+    if (!turn.message->verbatim.empty() && !turn.without_reasoning &&
+        turn.message->verbatim_thinking == with_thinking) {
+      out += turn.message->verbatim;
+    } else {
+      if (with_thinking) {
+        if (!turn.without_reasoning) out += turn.message->reasoning;
+        out += dsml::kThinkClose;
+      }
+      out += joined(turn.message->content);
+      if (!turn.message->tool_calls.empty()) append_tool_calls(out, turn.message->tool_calls);
     }
-    out += joined(turn.message->content);
-    if (!turn.message->tool_calls.empty()) append_tool_calls(out, turn.message->tool_calls);
     if (!turn.message->without_eos) out += dsml::kEos;
   }
 
