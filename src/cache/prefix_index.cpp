@@ -64,7 +64,10 @@ PrefixIndex::Entry* PrefixIndex::find_entry(std::span<const TokenId> ids) const 
   return nullptr;
 }
 
-bool PrefixIndex::contains(std::span<const TokenId> ids) const { return find_entry(ids) != nullptr; }
+std::shared_ptr<const StateImage> PrefixIndex::peek(std::span<const TokenId> ids) const {
+  const Entry* entry = find_entry(ids);
+  return entry == nullptr ? nullptr : entry->image;
+}
 
 PrefixIndex::Match PrefixIndex::find(std::span<const TokenId> ids) {
   const auto block = static_cast<std::size_t>(block_tokens_);

@@ -35,8 +35,8 @@ class PrefixIndex {
   // The state found becomes the most recently used.
   Match find(std::span<const TokenId> ids);
 
-  // Whether there is a state at exactly these ids.
-  bool contains(std::span<const TokenId> ids) const;
+  // The state at exactly these ids, or null. Does not count as a use.
+  std::shared_ptr<const StateImage> peek(std::span<const TokenId> ids) const;
 
   // Adds the state at these ids (ids.size() == image->position() > 0) as the most recently used, and evicts
   // others until max_host_bytes hold. One that is there stays, unless the new one has logits and it has none.

@@ -28,4 +28,9 @@ Result<> synthesize_cache(Backend&, std::span<const LayerCacheView>, std::int64_
   return no_synthesis();
 }
 
+std::vector<BackendSwitch> backend_switches(Backend&) { return {}; }
+Result<> set_backend_switch(Backend& backend, std::string_view name, bool) {
+  return fail(ErrorCode::kInvalidArgument, "the {} back-end has no switch {}", backend.name(), name);
+}
+
 }  // namespace pivot

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "ops/ops.h"
@@ -25,5 +27,15 @@ Result<SyntheticModel> synthesize_model(Backend& backend, const ModelConfig& con
                                         std::int64_t resident_experts);
 Result<> synthesize_cache(Backend& backend, std::span<const LayerCacheView> layers, std::int64_t slots,
                           std::int64_t ratio4_pages, std::int64_t ratio128_pages);
+
+// Choices of a back-end that change its speed and no value, in the order in which a ladder turns them on. Empty
+// for a back-end without any. Errors: kInvalidArgument for a name it does not have.
+struct BackendSwitch {
+  std::string_view name;
+  std::string_view effect;
+  bool on = false;
+};
+std::vector<BackendSwitch> backend_switches(Backend& backend);
+Result<> set_backend_switch(Backend& backend, std::string_view name, bool on);
 
 }  // namespace pivot

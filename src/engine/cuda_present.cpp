@@ -31,4 +31,39 @@ Result<> synthesize_cache(Backend& backend, std::span<const LayerCacheView> laye
   return backend.synchronize();
 }
 
+namespace {
+struct NamedSwitch {
+  std::string_view name, effect;
+  bool CudaSwitches::* member;
+};
+constexpr NamedSwitch kSwitches[] = {
+    {"graphs", "a step is replayed as one graph", &CudaSwitches::graphs},
+    {"overlap", "a kernel starts, and fetches its weights, before its predecessor has ended",
+     &CudaSwitches::overlap},
+    {"fused", "small kernels joined; no work list for a step of one token", &CudaSwitches::fused},
+    {"cluster_topk", "the top-k of a long row is chosen by eight CTAs together", &CudaSwitches::cluster_topk},
+};
+}  // namespace
+
+std::vector<BackendSwitch> backend_switches(Backend& backend) {
+  std::vector<BackendSwitch> switches;
+  if (backend.name() != "cuda") return switches;
+  const CudaSwitches values = cuda_switches(backend);
+  for (const NamedSwitch& s : kSwitches) switches.push_back({s.name, s.effect, values.*s.member});
+  return switches;
+}
+
+Result<> set_backend_switch(Backend& backend, std::string_view name, bool on) {
+  if (backend.name() == "cuda") {
+    CudaSwitches values = cuda_switches(backend);
+    for (const NamedSwitch& s : kSwitches)
+      if (s.name == name) {
+        values.*s.member = on;
+        set_cuda_switches(backend, values);
+        return {};
+      }
+  }
+  return fail(ErrorCode::kInvalidArgument, "the {} back-end has no switch {}", backend.name(), name);
+}
+
 }  // namespace pivot

@@ -68,9 +68,10 @@ struct EngineOptions {
   bool deterministic = false;
 
   bool prefix_cache = true;
-  // Host memory for the fixed part (rings, compressor states) of cached prefixes. Their pages stay in the
+  // Host memory for the fixed part (rings, compressor states) of cached prefixes; 0: half of state_bytes,
+  // between 128 MiB and 4 GiB. Their pages stay in the
   // page pools and are given back whenever a running sequence needs them.
-  std::int64_t prefix_cache_bytes = std::int64_t{1} << 30;
+  std::int64_t prefix_cache_bytes = 0;
   std::filesystem::path disk_cache;  // folder of the disk tier; empty: none
   std::int64_t disk_cache_bytes = std::int64_t{16} << 30;
 

@@ -162,6 +162,10 @@ Result<TokenId> argmax(std::span<const float> logits) {
   return TokenId{static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin())};
 }
 
+float token_logprob(std::span<const float> logits, TokenId id) {
+  return static_cast<float>(logits[static_cast<std::size_t>(raw(id))] - log_sum_exp(logits));
+}
+
 std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, std::int32_t n) {
   std::vector<Candidate> candidates;
   candidates.reserve(logits.size());
@@ -240,8 +244,7 @@ Result<SampledToken> sample(std::span<const float> logits, const SamplingParams&
     result.id = TokenId{distribution.ids[chosen]};
   }
   if (params.top_logprobs >= 0) {
-    result.logprob =
-        static_cast<float>(logits[static_cast<std::size_t>(raw(result.id))] - log_sum_exp(logits));
+    result.logprob = token_logprob(logits, result.id);
     result.top = top_logprobs(logits, params.top_logprobs);
   }
   return result;

@@ -95,6 +95,9 @@ Result<SampledToken> sample(std::span<const float> logits, const SamplingParams&
 // The most likely token, lowest id first. Errors as `sample`.
 Result<TokenId> argmax(std::span<const float> logits);
 
+// Natural-log probability of one token in the row's own softmax.
+float token_logprob(std::span<const float> logits, TokenId id);
+
 // Natural-log probabilities of the row's own softmax: the n most likely tokens, best first.
 std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, std::int32_t n);
 
