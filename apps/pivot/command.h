@@ -46,5 +46,6 @@ Run add_logits(CLI::App& app);
 Run add_knobs(CLI::App& app);
 Run add_recall(CLI::App& app);
 Run add_accept(CLI::App& app);
+Run add_serve(CLI::App& app);
 
 }  // namespace pivot::cli

@@ -10,6 +10,7 @@ std::span<const Command> command_table() {
       Command{"diff", "Compare two checkpoints tensor by tensor", add_diff},
       Command{"convert", "Store the routed experts in another format", add_convert},
       Command{"plan", "Say what fits given hardware, and what moving to another checkpoint means", add_plan},
+      Command{"serve", "Serve a model over HTTP: OpenAI's and Anthropic's APIs", add_serve},
       Command{"generate", "Answer one prompt", add_generate},
       Command{"chat", "Talk with a model in the terminal", add_chat},
       Command{"demo", "Hide a fact in a book, ask for it, and show what the indexer selected", add_demo},
