@@ -47,8 +47,8 @@ struct StepSeries {
 }  // namespace
 
 struct EngineMetrics::State {
-  explicit State(Metrics& metrics)
-      : metrics(metrics),
+  explicit State(Metrics& owner)
+      : metrics(owner),
         pools{PoolGauges(metrics, "slots"), PoolGauges(metrics, to_string(PagePool::kRatio4)),
               PoolGauges(metrics, to_string(PagePool::kRatio128))},
         steps{step_series("decode"), step_series("prefill"), step_series("mixed")},
