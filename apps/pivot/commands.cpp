@@ -18,6 +18,7 @@ std::span<const Command> command_table() {
       Command{"recall", "Measure what a model finds in long texts, and which part of an engine loses it",
               add_recall},
       Command{"accept", "Check a checkpoint on this engine: audit, oracle, determinism, recall", add_accept},
+      Command{"bench", "Measure speed at full model size, next to what the memory allows", add_bench},
       Command{"knobs", "Print the run-time choices that can change numerics", add_knobs},
   };
   return kCommands;

@@ -72,9 +72,10 @@ class Taps {
 };
 
 // FNV-1a over what the ops read from the views on the host. The model's number stands for its workspace and
-// options.
-std::uint64_t hash_views(std::span<const LayerCacheView> views, std::uint64_t model_id) {
-  std::uint64_t hash = 0xcbf29ce484222325u ^ model_id;
+// options. A step whose sequences have one token each is another step than one of longer spans: no token
+// reads what another one writes, and back-ends join kernels then.
+std::uint64_t hash_views(std::span<const LayerCacheView> views, std::uint64_t model_id, bool single_tokens) {
+  std::uint64_t hash = 0xcbf29ce484222325u ^ model_id ^ (single_tokens ? std::uint64_t{1} << 63 : 0);
   const auto mix = [&hash](auto value) {
     if constexpr (std::is_pointer_v<decltype(value)>)
       hash ^= reinterpret_cast<std::uintptr_t>(value);
@@ -231,7 +232,9 @@ Result<> Model::forward(const Step& step, TapSink* sink) {
   if (sink != nullptr)
     record(pass, num_rows);
   else
-    backend_->run_step({num_tokens, num_rows, hash_views(step.caches, id_)}, [&] { record(pass, num_rows); });
+    backend_->run_step(
+        {num_tokens, num_rows, hash_views(step.caches, id_, step.spans.size() == step.token_ids.size())},
+        [&] { record(pass, num_rows); });
   return backend_->synchronize();
 }
 

@@ -61,6 +61,9 @@ constexpr Bound kEqual{0, 0};
 constexpr Bound kF32Sum{2e-6, 2e-5};     // fp32 results
 constexpr Bound kBf16Flips{4e-4, 2e-2};  // one BF16 rounding: rare flips of 2^-8
 constexpr Bound kCodeFlips{4e-3, 1e-1};  // a requantised intermediate
+// Probabilities are rounded to BF16 under the final maximum (the oracle) or the running one (the reference and
+// the GPU): both are the specification's (2.4 step 6), and each probability may differ by a last bit.
+constexpr Bound kProbabilities{3e-3, 4e-2};
 
 using Steps = std::vector<std::vector<Share>>;
 // Sizes, window edges, page edges (64 entries of ratio 4 = 256 tokens), block edges and ragged steps.
@@ -409,7 +412,7 @@ TEST_P(OpsParity, Attention) {
         for (const std::int32_t topk : {0, 7, 64}) {
           if (topk > 0 && ratio != 4) continue;
           const OpInputs inputs = attention_inputs(pair.config, step, topk);
-          pair.compare([&](OpRunner& runner) { return runner.attention(step, inputs, topk); }, {1e-3, 3e-2},
+          pair.compare([&](OpRunner& runner) { return runner.attention(step, inputs, topk); }, kProbabilities,
                        fmt::format("ratio {}, {}, {}, top {}", ratio, describe(knobs), step.name(), topk));
         }
       }

@@ -6,6 +6,11 @@
 namespace pivot::cuda {
 namespace {
 
+IndexRounding index_rounding(const Knobs& knobs) {
+  return knobs.index_keys == IndexPrecision::kFp4   ? IndexRounding::kFp4
+         : knobs.index_keys == IndexPrecision::kFp8 ? IndexRounding::kFp8
+                                                    : IndexRounding::kNone;
+}
 float inverse_sqrt(std::int64_t n) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(n))); }
 
 }  // namespace
@@ -109,42 +114,42 @@ void CudaBackend::latent(const LayerContext& layer, const Knobs& knobs, const St
   l.round_kv = knobs.kv == KvPrecision::kFp8;
   l.kv_scales = p.kv_scales;
   l.index_weights = index_raw == nullptr ? nullptr : p.index_weights;
-  launch_latent(l, stream_);
   rounded_of_ = p.qr;
   rounded_cols_ = c.q_lora_rank;
   rounded_values_ = l.qr_values;
   rounded_scales_ = l.qr_scales;
 
-  if (layer.ratio == 0) return;
-  CompressArguments m;
-  m.batch = batch;
-  m.eps = l.eps;
-  m.frequencies = l.frequencies;
-  m.ratio = layer.ratio;
-  m.width = static_cast<std::int32_t>(w.compressor->width);
-  m.rope = l.rope;
-  m.k = k;
-  m.score = s;
-  m.ape = w.compressor->ape.data();
-  m.norm = w.compressor->norm.data();
-  m.state = p.cache.compressor;
-  m.out = p.cache.compressed;
-  m.round_kv = l.round_kv;
-  launch_compress(m, stream_);
-  if (layer.ratio != 4) return;
-  const CompressorWeights& ic = w.indexer->compressor;
-  m.width = static_cast<std::int32_t>(ic.width);
-  m.k = index_k;
-  m.score = index_s;
-  m.ape = ic.ape.data();
-  m.norm = ic.norm.data();
-  m.state = p.cache.index_compressor;
-  m.out = p.cache.index_keys;
-  m.index_key = true;
-  m.index_rounding = knobs.index_keys == IndexPrecision::kFp4   ? IndexRounding::kFp4
-                     : knobs.index_keys == IndexPrecision::kFp8 ? IndexRounding::kFp8
-                                                                : IndexRounding::kNone;
-  launch_compress(m, stream_);
+  std::vector<CompressArguments> compressors;
+  const auto compress = [&](const CompressorWeights& cw, const float* cw_k, const float* cw_score,
+                            const CompressorStateView& state, const PagedView& out) -> CompressArguments& {
+    CompressArguments& m = compressors.emplace_back();
+    m.batch = batch;
+    m.eps = l.eps;
+    m.frequencies = l.frequencies;
+    m.ratio = layer.ratio;
+    m.width = static_cast<std::int32_t>(cw.width);
+    m.rope = l.rope;
+    m.k = cw_k;
+    m.score = cw_score;
+    m.ape = cw.ape.data();
+    m.norm = cw.norm.data();
+    m.state = state;
+    m.out = out;
+    m.round_kv = l.round_kv;
+    return m;
+  };
+  if (layer.ratio != 0) compress(*w.compressor, k, s, p.cache.compressor, p.cache.compressed);
+  if (layer.ratio == 4) {
+    CompressArguments& m =
+        compress(w.indexer->compressor, index_k, index_s, p.cache.index_compressor, p.cache.index_keys);
+    m.index_key = true;
+    m.index_rounding = index_rounding(knobs);
+  }
+  // Whether a step is of single tokens is part of its graph's key (Model::forward).
+  if (switches_.fused && batch.num_spans == batch.num_tokens)
+    return launch_latent_step(l, compressors, stream_);
+  launch_latent(l, stream_);
+  for (const CompressArguments& m : compressors) launch_compress(m, stream_);
 }
 
 void CudaBackend::query(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
@@ -174,10 +179,8 @@ void CudaBackend::query(const LayerContext& layer, const Knobs& knobs, const Ste
   q.index_dim = static_cast<std::int32_t>(c.index_head_dim);
   q.q = p.q;
   q.index_q = indexed ? p.index_q : nullptr;
-  q.index_rounding = knobs.index_keys == IndexPrecision::kFp4   ? IndexRounding::kFp4
-                     : knobs.index_keys == IndexPrecision::kFp8 ? IndexRounding::kFp8
-                                                                : IndexRounding::kNone;
-  launch_query(q, stream_);
+  q.index_rounding = index_rounding(knobs);
+  launch_query(q, switches_.fused, stream_);
 }
 
 void CudaBackend::index_select(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
@@ -210,7 +213,7 @@ void CudaBackend::index_select(const LayerContext& layer, const Knobs& knobs, co
     part.selected = p.selected + first * p.topk;
     part.count = p.count + first;
     launch_index_scores(part, properties_.multiProcessorCount, stream_);
-    launch_topk(part, stream_);
+    launch_topk(part, switches_.cluster_topk, stream_);
   }
 }
 
@@ -244,8 +247,9 @@ void CudaBackend::attention(const LayerContext& layer, const Knobs&, const StepB
   a.partial_o = scratch_.get<float>("attention_o", parts * a.head_dim);
   a.partial_ml = scratch_.get<float>("attention_ml", parts * 2);
   a.o = p.o;
-  launch_attention(a, stream_);
-  launch_commit_window(batch, p.kv, p.kv_scales, p.cache.window, stream_);
+  const WindowArguments window{batch, p.kv, p.kv_scales, p.cache.window};
+  launch_attention(a, switches_.fused ? &window : nullptr, stream_);
+  if (!switches_.fused) launch_commit_window(window, stream_);
 }
 
 void CudaBackend::attention_out(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
@@ -327,15 +331,20 @@ void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepB
   a.routed_format = w.experts.front().w1.format;
   a.shared_format = w.shared.w1.format;
   a.list.slots = static_cast<std::int32_t>(std::min<std::int64_t>(pairs, c.n_routed_experts));
-  a.list.expert = scratch_.get<std::int32_t>("list_expert", a.list.slots);
-  a.list.first = scratch_.get<std::int32_t>("list_first", a.list.slots + 1);
-  a.list.count = scratch_.get<std::int32_t>("list_count", a.list.slots + 1);
-  a.list.weights = scratch_.get<DeviceExpert>("list_weights", a.list.slots + 1);
-  a.list.pairs = scratch_.get<std::int32_t>("list_pairs", pairs);
-  a.list.tokens = scratch_.get<std::int32_t>("list_tokens", pairs);
-  a.list.place = scratch_.get<std::int32_t>("list_place", pairs);
-  launch_work_list(p.expert_ids, a.tokens, a.chosen, static_cast<std::int32_t>(c.n_routed_experts),
-                   placed(*layer.config).experts(w), a.list, stream_);
+  a.table = placed(*layer.config).experts(w);
+  a.experts = static_cast<std::int32_t>(c.n_routed_experts);
+  if (tokens == 1 && switches_.fused && knobs.expert_act != ActQuant::kNvfp4) {
+    a.direct_ids = p.expert_ids;
+  } else {
+    a.list.expert = scratch_.get<std::int32_t>("list_expert", a.list.slots);
+    a.list.first = scratch_.get<std::int32_t>("list_first", a.list.slots);
+    a.list.count = scratch_.get<std::int32_t>("list_count", a.list.slots);
+    a.list.weights = scratch_.get<DeviceExpert>("list_weights", a.list.slots);
+    a.list.pairs = scratch_.get<std::int32_t>("list_pairs", pairs);
+    a.list.tokens = scratch_.get<std::int32_t>("list_tokens", pairs);
+    a.list.place = scratch_.get<std::int32_t>("list_place", pairs);
+    launch_work_list(p.expert_ids, a.tokens, a.chosen, a.experts, a.table, a.list, stream_);
+  }
   a.route_weights = p.expert_weights;
   a.hidden = scratch_.get<std::uint16_t>("expert_hidden", rows * a.inner);
   a.partial = scratch_.get<std::uint16_t>("expert_partial", rows * a.width);

@@ -14,6 +14,18 @@ namespace pivot {
 // kUnsupported for a compute capability this build has no code for.
 Result<std::shared_ptr<Backend>> make_cuda_backend(int device);
 
+// Choices that change speed and no value: each path keeps the rounding points and the order of every sum. All
+// are on by default; the ladder of `pivot bench` turns them on one by one.
+struct CudaSwitches {
+  bool graphs = true;        // replay a step as one graph instead of launching its kernels
+  bool overlap = true;       // a kernel starts before its predecessor has ended
+  bool fused = true;         // small kernels joined, no work list for a step of one token
+  bool cluster_topk = true;  // long rows chosen by a cluster of CTAs
+};
+// REQUIRES: a back-end of make_cuda_backend.
+CudaSwitches cuda_switches(Backend& backend);
+void set_cuda_switches(Backend& backend, const CudaSwitches& switches);
+
 // For benchmarks: a model of full shapes without a checkpoint, and caches without a prefill.
 //
 // Weights of the shapes in `config` filled with random codes on the device. The first `resident_experts`

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/attention/attention.h"
+#include "ops/cuda/backend.h"
 #include "ops/cuda/embed/embed.h"
 #include "ops/cuda/hyper_connection/hyper_connection.h"
 #include "ops/cuda/indexer/indexer.h"
@@ -105,8 +106,16 @@ class CudaBackend final : public Backend {
 
   bool replays_steps() const override { return true; }
   void run_step(const StepKey& key, const std::function<void()>& record) override {
+    if (!switches_.graphs) return record();
     graphs_->run(key, scratch_.generation(), record);
   }
+  // Graphs captured under other switches are dropped.
+  void set_switches(const CudaSwitches& switches) {
+    switches_ = switches;
+    overlap_allowed = switches.overlap;
+    graphs_ = std::make_unique<StepGraphs>(stream_);
+  }
+  const CudaSwitches& switches() const { return switches_; }
   Result<std::shared_ptr<const ModelWeights>> synthesize(const ModelConfig& config,
                                                          std::int64_t resident_experts) {
     PIVOT_TRY(const std::shared_ptr<PlacedModel> model,
@@ -189,6 +198,7 @@ class CudaBackend final : public Backend {
   int device_;
   cudaDeviceProp properties_;
   cudaStream_t stream_ = nullptr;
+  CudaSwitches switches_;
   std::vector<std::weak_ptr<PlacedModel>> models_;  // owned by whoever holds their weights
   Scratch scratch_;
   PinnedStaging staging_;

@@ -38,6 +38,11 @@ void synthesize_cuda_cache(Backend& backend, std::span<const LayerCacheView> lay
   }
 }
 
+CudaSwitches cuda_switches(Backend& backend) { return as_cuda(backend).switches(); }
+void set_cuda_switches(Backend& backend, const CudaSwitches& switches) {
+  as_cuda(backend).set_switches(switches);
+}
+
 double cuda_read_bandwidth(Backend& backend, const ModelWeights& weights) {
   return as_cuda(backend).read_bandwidth(weights.config);
 }

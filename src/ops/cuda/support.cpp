@@ -22,6 +22,8 @@ Result<> check_support(const ModelWeights& weights, const Knobs& knobs) {
     return refuse("activations=f32; use --device cpu-reference for unrounded activations");
   if (c.hc_mult != kStreams)
     return refuse(fmt::format("hc_mult is {}, its kernels are built for {}", c.hc_mult, kStreams));
+  if (c.hidden_size > kMaxSeamWidth)
+    return refuse(fmt::format("hidden_size is {}, at most {} was wanted", c.hidden_size, kMaxSeamWidth));
   if (c.head_dim != 512 && c.head_dim != 128)
     return refuse(fmt::format("head_dim is {}, 512 or 128 was wanted", c.head_dim));
   if (c.qk_rope_head_dim % 32 != 0)
@@ -41,6 +43,8 @@ Result<> check_support(const ModelWeights& weights, const Knobs& knobs) {
       for (const ExpertWeights& e : layer.ffn.experts)
         if (e.w1.format != MatrixFormat::kNVFP4 || !(e.w1.input_scale > 0) || !(e.w2.input_scale > 0))
           return refuse("expert_act=nvfp4 needs a checkpoint whose experts carry input_scale");
+        else if (e.w3.input_scale != e.w1.input_scale)
+          return refuse("expert_act=nvfp4 with different input scales of w1 and w3 of an expert");
   return check_placeable(weights);
 }
 

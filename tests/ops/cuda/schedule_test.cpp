@@ -51,6 +51,14 @@ TEST(Schedule, AttentionSplitsNeverExceedTilesRoomOrTheMergeKernel) {
   EXPECT_EQ(attention_splits(1, 64, 640, 132), 10);  // one tile a CTA: window and 512 selected entries
 }
 
+TEST(Schedule, TopkRowsGoToAClusterOnlyWhereItsMemoryHoldsThem) {
+  EXPECT_EQ(topk_ctas(1), 1);
+  EXPECT_EQ(topk_ctas(8192), 1);
+  EXPECT_EQ(topk_ctas(8193), kTopkClusterCtas);
+  EXPECT_EQ(topk_ctas(262144), kTopkClusterCtas);  // 1M tokens
+  EXPECT_EQ(topk_ctas(262145), 1);
+}
+
 TEST(Schedule, ScoreSlicesStayWithinOneGibibyte) {
   for (const std::int64_t tokens : {1, 7, 1024, 8192})
     for (const std::int64_t stride : {0, 1, 64, 1024, 262144}) {

@@ -129,7 +129,7 @@ TEST(Tiles, Fp4RoundTrip) {
     }
 }
 
-// The word's halves are F16 bit patterns after a shift: the kernels' expansion, restated on the host.
+// The word's bytes are the high bytes of F16 bit patterns: the kernels' expansion, restated on the host.
 TEST(Tiles, InterleavedWordsExpandToScaledHalves) {
   std::mt19937 random(3);
   for (int i = 0; i < 2000; ++i) {
@@ -138,10 +138,11 @@ TEST(Tiles, InterleavedWordsExpandToScaledHalves) {
     const std::uint32_t word = interleave_fp4(codes);
     deinterleave_fp4(word, back);
     ASSERT_EQ(std::memcmp(codes, back, 8), 0);
+    const std::uint32_t second = ((word >> 3) & 0x7f7f7f7fu) | ((word << 7) & 0x80808080u);
+    const std::uint32_t pairs[4] = {word & 0x8e008e00u, (word << 8) & 0x8e008e00u, second & 0x8e008e00u,
+                                    (second << 8) & 0x8e008e00u};
     for (int k = 0; k < 8; ++k) {
-      const int p = k / 2;
-      const std::uint32_t half = word >> (k % 2 * 16);
-      const std::uint32_t bits = ((half << (3 * p)) & 0x0e00u) | ((half << p) & 0x8000u);
+      const std::uint32_t bits = pairs[k / 2] >> (k % 2 * 16) & 0xffffu;
       // F16 bits eem at 11..9 with the other exponent bits clear: e2m1 times 2^-14.
       const int exponent = static_cast<int>(bits >> 10 & 3), mantissa = static_cast<int>(bits >> 9 & 1);
       const float magnitude = exponent == 0 ? 0.5f * static_cast<float>(mantissa)

@@ -12,6 +12,7 @@
 
 #include "ops/cuda/device/numeric.cuh"
 #include "ops/cuda/device/rows.cuh"
+#include "ops/cuda/latent/window.cuh"
 #include "ops/cuda/runtime/launch.h"
 
 namespace pivot::cuda {
@@ -258,9 +259,14 @@ __device__ __forceinline__ bool part_is_empty(float factor, float denominator) {
 constexpr int kMergeDims = 128;
 
 template <int D>
-__global__ void __launch_bounds__(256) merge_kernel(AttentionArguments a) {
+__global__ void __launch_bounds__(256)
+    merge_kernel(const __grid_constant__ AttentionArguments a, const __grid_constant__ WindowArguments window,
+                 unsigned merge_ctas) {
+  __shared__ WindowScratch shared;
   wait_for_predecessor();
   release_successor();
+  // The rows of the step enter the ring once no CTA reads it any more: the last CTAs of this launch.
+  if (blockIdx.x >= merge_ctas) return commit_window(window, blockIdx.x - merge_ctas, shared);
   constexpr int kParts = D / kMergeDims, kValues = kMergeDims / 32;
   const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32, at = warp / kParts;
   const int dim0 = static_cast<int>(warp % kParts) * kMergeDims;
@@ -320,26 +326,26 @@ __global__ void __launch_bounds__(256) merge_kernel(AttentionArguments a) {
 }
 
 template <int D>
-void launch_all(const AttentionArguments& a, cudaStream_t stream) {
+void launch_all(const AttentionArguments& a, const WindowArguments* window, cudaStream_t stream) {
   const auto tokens = static_cast<unsigned>(a.batch.num_tokens);
   launch(
       {dim3(static_cast<unsigned>(a.splits), static_cast<unsigned>((a.heads + kHeads - 1) / kHeads), tokens),
        dim3(kThreads), sizeof(Shared<D>), stream, true, "attention"},
       attention_kernel<D>, a);
-  launch({dim3((tokens * static_cast<unsigned>(a.heads * (D / kMergeDims)) + 7) / 8), dim3(256), 0, stream,
-          true, "attention_merge"},
-         merge_kernel<D>, a);
+  const unsigned merge_ctas = (tokens * static_cast<unsigned>(a.heads * (D / kMergeDims)) + 7) / 8;
+  launch({dim3(merge_ctas + (window == nullptr ? 0 : tokens)), dim3(256), 0, stream, true, "attention_merge"},
+         merge_kernel<D>, a, window == nullptr ? WindowArguments{} : *window, merge_ctas);
 }
 
 }  // namespace
 
-void launch_attention(const AttentionArguments& a, cudaStream_t stream) {
+void launch_attention(const AttentionArguments& a, const WindowArguments* window, cudaStream_t stream) {
   require(a.rope % 32 == 0 && a.splits >= 1, "rotary dims in multiples of 32");
   switch (a.head_dim) {
     case 512:
-      return launch_all<512>(a, stream);
+      return launch_all<512>(a, window, stream);
     case 128:
-      return launch_all<128>(a, stream);
+      return launch_all<128>(a, window, stream);
     default:
       require(false, "head_dim 512 or 128");
   }

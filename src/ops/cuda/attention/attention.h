@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/latent/latent.h"
 #include "ops/cuda/placement/schedule.h"
 #include "ops/views.h"
 
@@ -29,6 +30,7 @@ struct AttentionArguments {
   void* o = nullptr;            // BF16 [T][heads][head_dim], after the inverse rotation
 };
 
-void launch_attention(const AttentionArguments& a, cudaStream_t stream);
+// `window`: rows to store in the ring after the last read of it, in the same launch as the merge; null: none.
+void launch_attention(const AttentionArguments& a, const WindowArguments* window, cudaStream_t stream);
 
 }  // namespace pivot::cuda

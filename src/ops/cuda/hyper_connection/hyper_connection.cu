@@ -3,7 +3,8 @@
 // Bytes: h read and written once, fn (1.57 MB at d = 4096) once per group of 8 tokens. Two kernels: `mix`
 // spreads the 24 x 4d product over the card and leaves partial sums; `finish`, one CTA a token, adds them in
 // a fixed order. Only `pre` is needed before the sublayer: Sinkhorn runs in a warp of its own beside the
-// norm.
+// norm. Weights are asked for before waiting for the previous kernel, and the streams of `finish` before the
+// partial sums are added: a step of one token waits for two memory latencies, not five.
 #include "ops/cuda/hyper_connection/hyper_connection.h"
 
 #include <algorithm>
@@ -29,21 +30,42 @@ __device__ __forceinline__ float round_operand(float x, HyperPrecision precision
   return x;
 }
 
-// grid (d / 64, token groups). Thread (stream, column). partials[t][cta][ROWS + 1], the last one the sum of
+// Sums 32 values over the warp; lane l gets the sum of value l. 31 shuffles where 32 sums would take 160.
+template <int STEP>
+__device__ __forceinline__ void fold_halves(float (&v)[32]) {
+  const bool upper = (threadIdx.x & STEP) != 0;
+#pragma unroll
+  for (int i = 0; i < STEP; ++i) {
+    const float low = v[i], high = v[i + STEP];
+    const float other = __shfl_xor_sync(0xffffffffu, upper ? low : high, STEP);
+    v[i] = (upper ? high : low) + other;
+  }
+}
+__device__ __forceinline__ float transposed_warp_sum(float (&v)[32]) {
+  fold_halves<16>(v);
+  fold_halves<8>(v);
+  fold_halves<4>(v);
+  fold_halves<2>(v);
+  fold_halves<1>(v);
+  return v[0];
+}
+
+// grid (d / 64, token groups). Thread (stream, column). partials[t][ROWS + 1][cta], the last row the sum of
 // squares.
 template <int ROWS, int TOKENS>
-__global__ void __launch_bounds__(256) mix_kernel(SeamArguments a, int tokens) {
-  __shared__ float sums[8][ROWS + 1];
-  wait_for_predecessor();
-  release_successor();
+__global__ void __launch_bounds__(256) mix_kernel(const __grid_constant__ SeamArguments a, int tokens) {
+  __shared__ float sums[8][32];
+  static_assert(ROWS < 32);
   const int width = a.shape.width;
   const int stream = threadIdx.x / kMixColumns, column = blockIdx.x * kMixColumns + threadIdx.x % kMixColumns;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float fn[ROWS];
 #pragma unroll
   for (int r = 0; r < ROWS; ++r)
-    fn[r] = round_operand(a.fn[static_cast<std::int64_t>(r) * kStreams * width + stream * width + column],
-                          a.precision);
+    fn[r] = round_operand(
+        __ldg(a.fn + static_cast<std::int64_t>(r) * kStreams * width + stream * width + column), a.precision);
+  wait_for_predecessor();
+  release_successor();
   BF16* h = static_cast<BF16*>(a.h);
   for (int i = 0; i < TOKENS; ++i) {
     const int t = blockIdx.y * TOKENS + i;
@@ -65,19 +87,17 @@ __global__ void __launch_bounds__(256) mix_kernel(SeamArguments a, int tokens) {
       __syncthreads();
     }
     const float u = round_operand(value, a.precision);
+    float products[32];
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-      const float s = warp_sum(fn[r] * u);
-      if (lane == 0) sums[warp][r] = s;
-    }
-    const float square = warp_sum(value * value);
-    if (lane == 0) sums[warp][ROWS] = square;
+    for (int r = 0; r < 32; ++r)
+      products[r] = r < ROWS ? fn[r < ROWS ? r : 0] * u : r == ROWS ? value * value : 0.0f;
+    sums[warp][lane] = transposed_warp_sum(products);
     __syncthreads();
     if (threadIdx.x <= ROWS) {
       float s = 0.0f;
 #pragma unroll
       for (int w = 0; w < 8; ++w) s += sums[w][threadIdx.x];
-      a.partials[(static_cast<std::int64_t>(t) * gridDim.x + blockIdx.x) * (ROWS + 1) + threadIdx.x] = s;
+      a.partials[(static_cast<std::int64_t>(t) * (ROWS + 1) + threadIdx.x) * gridDim.x + blockIdx.x] = s;
     }
   }
 }
@@ -107,56 +127,82 @@ __device__ float sinkhorn(float c, int iters, float eps) {
 }
 
 // One CTA a token (or a row of the head): 16 warps for the stream sum and the norm, one for the coefficients.
+// A thread owns the same columns throughout, four at a time.
+constexpr int kPieces = kMaxSeamWidth / (kFinishThreads * 4);
+
 template <int ROWS>
 __global__ void __launch_bounds__(kFinishThreads + 32)
-    finish_kernel(SeamArguments a, int mix_ctas, const std::int32_t* rows) {
-  extern __shared__ float y[];  // [d]
-  __shared__ float mix[ROWS + 1], pre[kStreams], scratch[kFinishWarps + 1];
+    finish_kernel(const __grid_constant__ SeamArguments a, int mix_ctas, const std::int32_t* rows) {
+  __shared__ float mix[ROWS + 1], pre[kStreams], scratch[kFinishWarps];
+  const int width = a.shape.width, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float4 norm[kPieces] = {};
+  float base = 0.0f, scale = 0.0f;
+  if (warp < kFinishWarps) {
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k) {
+      const int i = k * kFinishThreads * 4 + threadIdx.x * 4;
+      if (i < width) norm[k] = __ldg(reinterpret_cast<const float4*>(a.norm + i));
+    }
+    if (threadIdx.x < kStreams) {
+      base = __ldg(a.base + threadIdx.x);
+      scale = __ldg(a.scale);
+    }
+  } else if constexpr (ROWS == kSeamRows) {
+    base = __ldg(a.base + kStreams + min(lane, kSeamRows - kStreams - 1));  // post, then comb
+    scale = __ldg(a.scale + (lane < kStreams ? 1 : 2));
+  }
   wait_for_predecessor();
   release_successor();
   const int t = rows == nullptr ? blockIdx.x : rows[blockIdx.x];
-  const int width = a.shape.width, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const BF16* h = static_cast<const BF16*>(a.h) + static_cast<std::int64_t>(t) * kStreams * width;
+  uint2 streams[kPieces][kStreams] = {};
+  if (warp < kFinishWarps)
+#pragma unroll
+    for (int k = 0; k < kPieces; ++k) {
+      const int i = k * kFinishThreads * 4 + threadIdx.x * 4;
+      if (i < width)
+#pragma unroll
+        for (int j = 0; j < kStreams; ++j) streams[k][j] = *reinterpret_cast<const uint2*>(h + j * width + i);
+    }
   const float* partials = a.partials + static_cast<std::int64_t>(t) * mix_ctas * (ROWS + 1);
   for (int r = warp; r <= ROWS; r += kFinishWarps + 1) {
     float s = 0.0f;
-    for (int c = lane; c < mix_ctas; c += 32) s += partials[c * (ROWS + 1) + r];
+    for (int c = lane; c < mix_ctas; c += 32) s += partials[r * mix_ctas + c];
     s = warp_sum(s);
     if (lane == 0) mix[r] = s;
   }
   __syncthreads();
   const float g = 1.0f / sqrtf(mix[ROWS] / static_cast<float>(kStreams * width) + a.shape.norm_eps);
   if (threadIdx.x < kStreams)
-    pre[threadIdx.x] = sigmoid(mix[threadIdx.x] * g * a.scale[0] + a.base[threadIdx.x]) + a.shape.hc_eps;
+    pre[threadIdx.x] = sigmoid(mix[threadIdx.x] * g * scale + base) + a.shape.hc_eps;
   __syncthreads();
   if (warp == kFinishWarps) {
     if constexpr (ROWS == kSeamRows) {
-      if (lane < kStreams)
-        a.post[t * kStreams + lane] =
-            2.0f * sigmoid(mix[kStreams + lane] * g * a.scale[1] + a.base[kStreams + lane]);
-      const int i = lane % 16;
-      const float c = sinkhorn(mix[2 * kStreams + i] * g * a.scale[2] + a.base[2 * kStreams + i],
+      // Lanes 0..3 hold the coefficients of post, 4..19 those of comb.
+      const float coefficient = mix[kStreams + min(lane, kSeamRows - kStreams - 1)] * g * scale + base;
+      if (lane < kStreams) a.post[t * kStreams + lane] = 2.0f * sigmoid(coefficient);
+      const float c = sinkhorn(__shfl_sync(0xffffffffu, coefficient, kStreams + lane % 16),
                                a.shape.sinkhorn_iters, a.shape.hc_eps);
       if (lane < 16) a.comb[t * 16 + lane] = c;
     }
     return;
   }
-  const BF16* h = static_cast<const BF16*>(a.h) + static_cast<std::int64_t>(t) * kStreams * width;
-  float square = 0.0f;
-  for (int i = threadIdx.x * 4; i < width; i += kFinishThreads * 4) {
+  float y[kPieces][4], square = 0.0f;
+#pragma unroll
+  for (int k = 0; k < kPieces; ++k) {
     float sum[4] = {};
 #pragma unroll
     for (int j = 0; j < kStreams; ++j) {
-      const uint2 raw = *reinterpret_cast<const uint2*>(h + j * width + i);
+      const uint2 raw = streams[k][j];
       sum[0] += pre[j] * __uint_as_float(raw.x << 16);
       sum[1] += pre[j] * __uint_as_float(raw.x & 0xffff0000u);
       sum[2] += pre[j] * __uint_as_float(raw.y << 16);
       sum[3] += pre[j] * __uint_as_float(raw.y & 0xffff0000u);
     }
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float v = round_bf16(sum[k]);
-      y[i + k] = v;
-      square += v * v;
+    for (int i = 0; i < 4; ++i) {
+      y[k][i] = round_bf16(sum[i]);
+      square += y[k][i] * y[k][i];
     }
   }
   square = warp_sum(square);
@@ -166,26 +212,26 @@ __global__ void __launch_bounds__(kFinishThreads + 32)
 #pragma unroll
   for (int w = 0; w < kFinishWarps; ++w) total += scratch[w];
   const float factor = 1.0f / sqrtf(total / static_cast<float>(width) + a.shape.norm_eps);
-  BF16* x = static_cast<BF16*>(a.x) + static_cast<std::int64_t>(blockIdx.x) * width;
-  for (int base = warp * 128; base < width;
-       base += kFinishThreads * 4) {  // a warp takes whole groups of 128 columns
-    const int i = base + lane * 4;
-    float v[4], amax = 0.0f;
+  const std::int64_t out = static_cast<std::int64_t>(blockIdx.x) * width;
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      v[k] = round_bf16(y[i + k] * factor * a.norm[i + k]);
-      amax = fmaxf(amax, fabsf(v[k]));
-    }
-    *reinterpret_cast<uint2*>(x + i) = uint2{pack_bf16x2(v[0], v[1]), pack_bf16x2(v[2], v[3])};
+  for (int k = 0; k < kPieces; ++k) {  // a warp's 128 columns are one FP8 group
+    const int i = k * kFinishThreads * 4 + threadIdx.x * 4;
+    if (i >= width) break;  // the same for the whole warp
+    const float v[4] = {round_bf16(y[k][0] * factor * norm[k].x), round_bf16(y[k][1] * factor * norm[k].y),
+                        round_bf16(y[k][2] * factor * norm[k].z), round_bf16(y[k][3] * factor * norm[k].w)};
+    *reinterpret_cast<uint2*>(static_cast<BF16*>(a.x) + out + i) =
+        uint2{pack_bf16x2(v[0], v[1]), pack_bf16x2(v[2], v[3])};
     if (a.x_values == nullptr) continue;
-    const std::uint8_t byte = fp8_group_scale(group_amax(amax, 32));
-    const float scale = e8m0_to_float(byte);
+    float amax = 0.0f;
+#pragma unroll
+    for (float value : v) amax = fmaxf(amax, fabsf(value));
+    const float group_scale = e8m0_to_float(fp8_group_scale(group_amax(amax, 32)));
     std::uint32_t codes[4];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) codes[k] = float_to_e4m3(v[k] / scale);
-    *reinterpret_cast<uint2*>(a.x_values + static_cast<std::int64_t>(blockIdx.x) * width + i) =
+    for (int j = 0; j < 4; ++j) codes[j] = float_to_e4m3(v[j] / group_scale);
+    *reinterpret_cast<uint2*>(a.x_values + out + i) =
         uint2{e4m3x2_to_f16x2(codes[0] | codes[1] << 8), e4m3x2_to_f16x2(codes[2] | codes[3] << 8)};
-    if (lane == 0) a.x_scales[static_cast<std::int64_t>(blockIdx.x) * (width / 128) + base / 128] = scale;
+    if (lane == 0) a.x_scales[(out + i) / 128] = group_scale;
   }
 }
 
@@ -207,9 +253,9 @@ std::int64_t seam_partial_floats(std::int64_t tokens, std::int64_t width) {
 }
 
 void launch_seam(const SeamArguments& a, std::int64_t tokens, cudaStream_t stream) {
+  require(a.shape.width <= kMaxSeamWidth, "hidden_size up to 8192");
   launch_mix<kSeamRows>(a, tokens, stream);
-  launch({dim3(static_cast<unsigned>(tokens)), dim3(kFinishThreads + 32),
-          static_cast<std::size_t>(a.shape.width) * 4, stream, true, "hc_finish"},
+  launch({dim3(static_cast<unsigned>(tokens)), dim3(kFinishThreads + 32), 0, stream, true, "hc_finish"},
          finish_kernel<kSeamRows>, a, a.shape.width / kMixColumns, static_cast<const std::int32_t*>(nullptr));
 }
 
@@ -217,8 +263,7 @@ void launch_head(const SeamArguments& a, std::int64_t tokens, const std::int32_t
                  cudaStream_t stream) {
   launch_mix<kStreams>(a, tokens, stream);
   if (num_rows == 0) return;
-  launch({dim3(static_cast<unsigned>(num_rows)), dim3(kFinishThreads + 32),
-          static_cast<std::size_t>(a.shape.width) * 4, stream, true, "hc_head"},
+  launch({dim3(static_cast<unsigned>(num_rows)), dim3(kFinishThreads + 32), 0, stream, true, "hc_head"},
          finish_kernel<kStreams>, a, a.shape.width / kMixColumns, rows);
 }
 

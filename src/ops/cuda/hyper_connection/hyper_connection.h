@@ -9,6 +9,7 @@ namespace pivot::cuda {
 
 inline constexpr int kStreams = 4;
 inline constexpr int kSeamRows = (2 + kStreams) * kStreams;  // pre, post, comb
+inline constexpr int kMaxSeamWidth = 8192;                   // d that a CTA keeps in its registers
 
 struct HyperConnectionShape {
   std::int32_t width = 0;  // d, a multiple of 128

@@ -23,11 +23,13 @@ struct IndexArguments {
   std::int32_t* count = nullptr;     // [T]
 };
 void launch_index_scores(const IndexArguments& a, int multiprocessors, cudaStream_t stream);
-void launch_topk(const IndexArguments& a, cudaStream_t stream);
+// `clusters`: long rows by a cluster of CTAs (placement/schedule.h topk_ctas), else by one.
+void launch_topk(const IndexArguments& a, bool clusters, cudaStream_t stream);
 
 // Top-k of rows of any length given by the caller, for tests: lengths[T] may be negative (treated as 0).
+// `stride` is a multiple of 4.
 void launch_topk_rows(const float* scores, std::int64_t stride, const std::int32_t* lengths,
-                      std::int32_t rows, std::int32_t topk, std::int32_t* selected, std::int32_t* count,
-                      cudaStream_t stream);
+                      std::int32_t rows, std::int32_t topk, bool clusters, std::int32_t* selected,
+                      std::int32_t* count, cudaStream_t stream);
 
 }  // namespace pivot::cuda

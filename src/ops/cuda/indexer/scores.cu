@@ -17,20 +17,31 @@ namespace {
 
 constexpr int kWarps = 4;
 
-// Dims [t D/4, +D/4) of one key as BF16 pairs: D/8 registers.
+__device__ __forceinline__ std::uint32_t pair_of(BF16 low, BF16 high) {
+  return static_cast<std::uint32_t>(low.bits) | static_cast<std::uint32_t>(high.bits) << 16;
+}
+
+// Dims [t D/4, +D/4) of one key as BF16 pairs: D/8 registers. FP4 keys pair dim i with dim i + 4 of each
+// eight, other keys neighbours.
 template <int D>
 __device__ __forceinline__ void load_key(const RowLayout& layout, const RowAddress& row, int t,
                                          std::uint32_t (&out)[D / 8]) {
   constexpr int kDims = D / 4;
   if (layout.format == RowFormat::kIndexFp4) {
-    const float scale = e8m0_to_float(row.scales[t * kDims / kIndexFp4Group]);
+    // Element i of a word pairs with element i + 4 after a shift: BF16 pairs of code times 2^-126. Both
+    // factors that follow are powers of two, and so exact: 2^126, then the group's scale (2^-127 is a BF16
+    // subnormal).
+    const std::uint32_t scale = row.scales[t * kDims / kIndexFp4Group];
+    const std::uint32_t factor = (scale == 0 ? 0x40u : scale == 255 ? 0x7fffu : scale << 7) * 0x00010001u;
 #pragma unroll
     for (int w = 0; w < kDims / 8; ++w) {
       const std::uint32_t codes = *reinterpret_cast<const std::uint32_t*>(row.data + t * kDims / 2 + 4 * w);
 #pragma unroll
-      for (int p = 0; p < 4; ++p)
-        out[4 * w + p] = pack_bf16x2(e2m1_value((codes >> (8 * p)) & 15u) * scale,
-                                     e2m1_value((codes >> (8 * p + 4)) & 15u) * scale);
+      for (int p = 0; p < 4; ++p) {
+        const std::uint32_t moved = codes * (1u << (12 - 4 * p));  // nibbles p and p + 4 on top of the halves
+        const std::uint32_t pair = ((moved >> 6) & 0x01c001c0u) | (moved & 0x80008000u);
+        out[4 * w + p] = mul_bf16x2(mul_bf16x2(pair, 0x7e807e80u), factor);
+      }
     }
   } else if (layout.format == RowFormat::kIndexFp8) {
     const float scale = *reinterpret_cast<const float*>(row.scales);
@@ -68,7 +79,15 @@ __global__ void __launch_bounds__(kWarps * 32) score_kernel(IndexArguments a) {
     const int step = i / (head_tiles * 32), tile = i / 32 % head_tiles, l = i % 32;
     const int head = tile * 8 + l / 4;
     uint2 v{};
-    if (head < a.heads) v = *reinterpret_cast<const uint2*>(q + head * D + (l % 4) * (D / 4) + step * 4);
+    if (head < a.heads) {
+      const BF16* dims = q + head * D + (l % 4) * (D / 4);
+      if (a.keys.layout.format == RowFormat::kIndexFp4) {  // the pairs of load_key
+        const BF16* from = dims + step / 2 * 8 + step % 2 * 2;
+        v = {pair_of(from[0], from[4]), pair_of(from[1], from[5])};
+      } else {
+        v = *reinterpret_cast<const uint2*>(dims + step * 4);
+      }
+    }
     fragments[i] = v;
   }
   for (int i = threadIdx.x; i < head_tiles * 8; i += kWarps * 32)

@@ -1,13 +1,21 @@
 // The k largest of a row, exactly: ties to the lower index, NaN below every number, ascending indices out.
 //
-// One CTA a row. Scores map to unsigned keys that order as the scores do; three histogram passes (11 + 11 +
-// 10 bits) find the k-th key, then each warp counts and writes its contiguous share in order, taking as many
-// equal keys as are missing. No candidate buffer exists, so nothing can overflow (faults B02, D2). Rows with
-// at most k entries are written out without being read. Rows of up to 8192 entries are read once and kept in
-// registers; longer ones are read five times, all but the first from L2.
+// Scores map to unsigned keys that order as the scores do; three histogram passes (11 + 11 + 10 bits) find
+// the k-th key, then each warp counts and writes its contiguous share in order, taking as many equal keys as
+// are missing. No candidate buffer exists, so nothing can overflow (faults B02, D2). Rows with at most k
+// entries are written out without being read.
+//
+// Bytes: 4 an entry, read once. Rows of up to 8192 entries are one CTA's and stay in its registers. Longer
+// ones are a cluster's of 8 CTAs, each keeping its contiguous eighth in shared memory and reading the others'
+// histograms through it: up to 262,144 entries. Rows beyond that are read by one CTA five times, all but the
+// first from L2. The choice follows from the longest row there can be (topk_ctas), a short row in a long
+// table is one CTA's.
+#include <cooperative_groups.h>
+
 #include "ops/cuda/device/numeric.cuh"
 #include "ops/cuda/device/ptx.cuh"
 #include "ops/cuda/indexer/indexer.h"
+#include "ops/cuda/placement/schedule.h"
 #include "ops/cuda/runtime/launch.h"
 
 namespace pivot::cuda {
@@ -15,6 +23,7 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kBins = 2048;
+constexpr int kClusterShare = kTopkClusterEntries / kTopkClusterCtas;  // keys of one CTA
 
 __device__ __forceinline__ std::uint32_t order_key(float x) {
   if (!(x == x)) return 0;  // NaN: below -inf, whose key is 0x007fffff
@@ -40,12 +49,54 @@ struct Keys {
   }
 };
 
+struct FindScratch {
+  int warp_sums[32];
+  int bin, rest;
+};
+
+// The search for the k-th largest key, a digit a pass; the same in every thread.
+struct Digits {
+  int wanted;  // rank, among the keys with this prefix, of the k-th largest
+  std::uint32_t prefix = 0, mask = 0;
+  int shift = 21;
+
+  __device__ explicit Digits(int k) : wanted(k) {}
+  __device__ __forceinline__ void count(std::uint32_t key, int* bins) const {
+    if ((key & mask) == prefix) atomicAdd(&bins[(key >> shift) & (shift == 0 ? 1023u : 2047u)], 1);
+  }
+  // `high` and `low`: the counts of bins 2047 - 2i and 2046 - 2i in thread i of 1024. (The last digit fills
+  // the lower 1024 bins.)
+  __device__ __forceinline__ void advance(int high, int low, FindScratch& scratch) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int own = high + low;
+    int before = own;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, before, step);
+      if (lane >= step) before += other;
+    }
+    if (lane == 31) scratch.warp_sums[warp] = before;
+    __syncthreads();
+    before += __reduce_add_sync(0xffffffffu, lane < warp ? scratch.warp_sums[lane] : 0) - own;
+    if (before < wanted && wanted <= before + own) {
+      const bool in_high = wanted <= before + high;
+      scratch.bin = kBins - 1 - 2 * static_cast<int>(threadIdx.x) - (in_high ? 0 : 1);
+      scratch.rest = wanted - before - (in_high ? 0 : high);
+    }
+    __syncthreads();
+    prefix |= static_cast<std::uint32_t>(scratch.bin) << shift;
+    wanted = scratch.rest;
+    mask |= (shift == 0 ? 1023u : 2047u) << shift;
+    shift = shift == 21 ? 10 : 0;
+    __syncthreads();
+  }
+};
+
 template <bool HELD>
 __device__ void topk_row_of(const float* scores, int n, int k, std::int32_t* selected, std::int32_t* count) {
   __shared__ int bins[kBins];
   __shared__ int warp_above[32], warp_equal[32];
-  __shared__ std::uint32_t prefix_shared;
-  __shared__ int wanted_shared;
+  __shared__ FindScratch find;
   const int tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
   const int share = ((n + 31) / 32 + 31) / 32 * 32;
   const int begin = min(n, warp * share), end = min(n, begin + share);
@@ -67,42 +118,16 @@ __device__ void topk_row_of(const float* scores, int n, int k, std::int32_t* sel
       for (int i = begin + lane; i < end; i += 32) f(0, i);
     }
   };
-  std::uint32_t prefix = 0, mask = 0;
-  int wanted = k;  // rank, among the keys with this prefix, of the k-th largest
+  Digits digits{k};
   for (int pass = 0; pass < 3; ++pass) {
-    const int shift = pass == 0 ? 21 : pass == 1 ? 10 : 0, bits = pass == 2 ? 10 : 11;
     for (int i = tid; i < kBins; i += kThreads) bins[i] = 0;
     __syncthreads();
-    each([&](int j, int i) {
-      const std::uint32_t key = keys.at(j, i);
-      if ((key & mask) == prefix) atomicAdd(&bins[(key >> shift) & ((1u << bits) - 1)], 1);
-    });
+    each([&](int j, int i) { digits.count(keys.at(j, i), bins); });
     __syncthreads();
-    if (warp ==
-        0) {  // the highest bin in which the wanted-th key lies: lanes take 64 bins each, from the top
-      const int top = (1 << bits) / 32;
-      int sum = 0;
-      for (int i = 0; i < top; ++i) sum += bins[(1 << bits) - 1 - (lane * top + i)];
-      int before = sum;
-      for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(0xffffffffu, before, step);
-        if (lane >= step) before += other;
-      }
-      before -= sum;
-      if (before < wanted && wanted <= before + sum) {
-        int rest = wanted - before;
-        int bin = (1 << bits) - 1 - lane * top;
-        while (bins[bin] < rest) rest -= bins[bin--];
-        prefix_shared = prefix | static_cast<std::uint32_t>(bin) << shift;
-        wanted_shared = rest;
-      }
-    }
-    __syncthreads();
-    prefix = prefix_shared;
-    wanted = wanted_shared;
-    mask |= ((1u << bits) - 1) << shift;
-    __syncthreads();
+    digits.advance(bins[kBins - 1 - 2 * tid], bins[kBins - 2 - 2 * tid], find);
   }
+  const std::uint32_t prefix = digits.prefix;
+  const int wanted = digits.wanted;
   // prefix is the k-th key; `wanted` entries equal to it are taken, the lowest indices first.
   int above = 0, equal = 0;
   each([&](int j, int i) {
@@ -160,6 +185,114 @@ __device__ void topk_row(const float* scores, int n, int k, std::int32_t* select
     topk_row_of<false>(scores, n, k, selected, count);
 }
 
+// A row of one cluster. `shared`: kClusterShare keys, then three histograms.
+__device__ void topk_row_of_cluster(const float* scores, int n, int k, std::int32_t* selected,
+                                    std::int32_t* count, std::uint32_t* shared) {
+  namespace cg = cooperative_groups;
+  __shared__ FindScratch find;
+  __shared__ int warp_above[32], warp_equal[32];
+  __shared__ int cta_above, cta_equal;
+  const cg::cluster_group cluster = cg::this_cluster();
+  const int rank = static_cast<int>(cluster.block_rank());
+  const int tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
+  std::uint32_t* keys = shared;
+  int* bins = reinterpret_cast<int*>(shared + kClusterShare);
+  const int share = ((n + kTopkClusterCtas - 1) / kTopkClusterCtas + 31) / 32 * 32;
+  const int begin = min(n, rank * share), mine = min(n, begin + share) - begin;
+  for (int i = tid; i < 3 * kBins; i += kThreads) bins[i] = 0;
+  for (int i = tid * 4; i < mine; i += kThreads * 4) {  // rows start at multiples of 16 bytes, shares too
+    const float4 v = *reinterpret_cast<const float4*>(scores + begin + i);
+    *reinterpret_cast<uint4*>(keys + i) =
+        uint4{order_key(v.x), order_key(v.y), order_key(v.z), order_key(v.w)};
+  }
+  __syncthreads();
+  Digits digits{k};
+  for (int pass = 0; pass < 3; ++pass) {
+    int* own = bins + pass * kBins;
+    for (int i = tid; i < mine; i += kThreads) digits.count(keys[i], own);
+    cluster.sync();
+    int high = 0, low = 0;
+#pragma unroll
+    for (int r = 0; r < kTopkClusterCtas; ++r) {
+      const int2 pair = *reinterpret_cast<const int2*>(cluster.map_shared_rank(own, r) + kBins - 2 - 2 * tid);
+      high += pair.y;
+      low += pair.x;
+    }
+    digits.advance(high, low, find);
+  }
+  const std::uint32_t prefix = digits.prefix;
+  const int wanted = digits.wanted;
+  // Warps own contiguous pieces of the share.
+  const int piece = (share / 32 + 31) / 32 * 32, first = min(mine, warp * piece),
+            last = min(mine, first + piece);
+  int above = 0, equal = 0;
+  for (int i = first + lane; i < last; i += 32) {
+    above += keys[i] > prefix;
+    equal += keys[i] == prefix;
+  }
+  above = __reduce_add_sync(0xffffffffu, above);
+  equal = __reduce_add_sync(0xffffffffu, equal);
+  if (lane == 0) {
+    warp_above[warp] = above;
+    warp_equal[warp] = equal;
+  }
+  __syncthreads();
+  if (warp == 0) {
+    const int all_above = __reduce_add_sync(0xffffffffu, warp_above[lane]);
+    const int all_equal = __reduce_add_sync(0xffffffffu, warp_equal[lane]);
+    if (lane == 0) {
+      cta_above = all_above;
+      cta_equal = all_equal;
+    }
+  }
+  cluster.sync();
+  int above_before = __reduce_add_sync(0xffffffffu, lane < warp ? warp_above[lane] : 0);
+  int equal_before = __reduce_add_sync(0xffffffffu, lane < warp ? warp_equal[lane] : 0);
+  for (int r = 0; r < rank; ++r) {
+    above_before += *cluster.map_shared_rank(&cta_above, r);
+    equal_before += *cluster.map_shared_rank(&cta_equal, r);
+  }
+  for (int i = first; i < last; i += 32) {
+    const int at = i + lane;
+    const std::uint32_t key = at < last ? keys[at] : 0;
+    const unsigned is_above = __ballot_sync(0xffffffffu, at < last && key > prefix);
+    const unsigned is_equal = __ballot_sync(0xffffffffu, at < last && key == prefix);
+    const unsigned below = (1u << lane) - 1;
+    const int my_above = above_before + __popc(is_above & below),
+              my_equal = equal_before + __popc(is_equal & below);
+    if ((is_above >> lane & 1) != 0) selected[my_above + min(my_equal, wanted)] = begin + at;
+    if ((is_equal >> lane & 1) != 0 && my_equal < wanted) selected[my_above + my_equal] = begin + at;
+    above_before += __popc(is_above);
+    equal_before += __popc(is_equal);
+  }
+  if (rank == 0 && tid == 0) *count = k;
+  cluster.sync();  // the others may still read this CTA's counts
+}
+
+// The cluster's rows: short ones by its first CTA alone.
+__device__ void topk_cluster_row(const float* scores, int n, int k, std::int32_t* selected,
+                                 std::int32_t* count, std::uint32_t* shared) {
+  if (n > k && n > kHeld * kThreads) return topk_row_of_cluster(scores, n, k, selected, count, shared);
+  if (cooperative_groups::this_cluster().block_rank() == 0) topk_row(scores, n, k, selected, count);
+}
+
+__global__ void __launch_bounds__(kThreads) topk_step_cluster_kernel(IndexArguments a) {
+  extern __shared__ __align__(16) std::uint32_t cluster_shared[];
+  wait_for_predecessor();
+  release_successor();
+  const std::int64_t t = blockIdx.x / kTopkClusterCtas;
+  topk_cluster_row(a.scores + t * a.score_stride, (a.batch.positions[t] + 1) / 4, a.topk,
+                   a.selected + t * a.topk, a.count + t, cluster_shared);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    topk_rows_cluster_kernel(const float* scores, std::int64_t stride, const std::int32_t* lengths, int topk,
+                             std::int32_t* selected, std::int32_t* count) {
+  extern __shared__ __align__(16) std::uint32_t cluster_shared[];
+  const std::int64_t t = blockIdx.x / kTopkClusterCtas;
+  topk_cluster_row(scores + t * stride, lengths[t], topk, selected + t * topk, count + t, cluster_shared);
+}
+
 __global__ void __launch_bounds__(kThreads) topk_step_kernel(IndexArguments a) {
   wait_for_predecessor();
   release_successor();
@@ -177,16 +310,35 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_topk(const IndexArguments& a, cudaStream_t stream) {
-  launch({dim3(static_cast<unsigned>(a.batch.num_tokens)), dim3(kThreads), 0, stream, true, "topk"},
-         topk_step_kernel, a);
+namespace {
+Launch topk_rows_launch(std::int64_t rows, int ctas, cudaStream_t stream, bool overlap) {
+  Launch how{dim3(static_cast<unsigned>(rows * ctas)), dim3(kThreads), 0, stream, overlap, "topk"};
+  if (ctas > 1) {
+    how.cluster = static_cast<unsigned>(ctas);
+    how.shared_bytes = (kClusterShare + 3 * kBins) * sizeof(std::uint32_t);
+  }
+  return how;
+}
+}  // namespace
+
+void launch_topk(const IndexArguments& a, bool clusters, cudaStream_t stream) {
+  const int ctas = clusters ? topk_ctas(a.score_stride) : 1;
+  const Launch how = topk_rows_launch(a.batch.num_tokens, ctas, stream, true);
+  if (ctas > 1)
+    launch(how, topk_step_cluster_kernel, a);
+  else
+    launch(how, topk_step_kernel, a);
 }
 
 void launch_topk_rows(const float* scores, std::int64_t stride, const std::int32_t* lengths,
-                      std::int32_t rows, std::int32_t topk, std::int32_t* selected, std::int32_t* count,
-                      cudaStream_t stream) {
-  launch({dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, stream, false, "topk_rows"}, topk_rows_kernel,
-         scores, stride, lengths, topk, selected, count);
+                      std::int32_t rows, std::int32_t topk, bool clusters, std::int32_t* selected,
+                      std::int32_t* count, cudaStream_t stream) {
+  const int ctas = clusters ? topk_ctas(stride) : 1;
+  const Launch how = topk_rows_launch(rows, ctas, stream, false);
+  if (ctas > 1)
+    launch(how, topk_rows_cluster_kernel, scores, stride, lengths, topk, selected, count);
+  else
+    launch(how, topk_rows_kernel, scores, stride, lengths, topk, selected, count);
 }
 
 }  // namespace pivot::cuda

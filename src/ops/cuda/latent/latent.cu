@@ -1,11 +1,14 @@
 // qr = rms(a, q_norm); kv = Q8(rope(rms(kv_raw, kv_norm))); compressor entries; the window ring.
 //
 // Bytes per token: a few KB; bound by launch latency. One CTA per (token, part), one thread per element of a
-// row.
+// row. Where every sequence has one token, one launch does it all: a compressor's CTA then emits the entry
+// and stores the state, since no other token of the step reads the ring row it overwrites (the state keeps
+// the `rows` tokens before). Steps with longer spans store their states in a second launch.
 #include "ops/cuda/latent/latent.h"
 
 #include "ops/cuda/device/numeric.cuh"
 #include "ops/cuda/device/rows.cuh"
+#include "ops/cuda/latent/window.cuh"
 #include "ops/cuda/runtime/launch.h"
 
 namespace pivot::cuda {
@@ -29,24 +32,6 @@ __device__ void rotate_tail(float* row, int width, int rope, float position, con
   __syncthreads();
 }
 
-// One warp per group of `group` elements (group <= 128): max, scale byte, and the rounded values in place.
-template <bool E4M3>
-__device__ void round_groups(float* row, int count, int group, std::uint8_t* bytes) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  for (int g = warp; g * group < count; g += warps) {
-    float amax = 0.0f;
-    for (int i = lane; i < group; i += 32) amax = fmaxf(amax, fabsf(row[g * group + i]));
-    amax = group_amax(amax, 32);
-    const std::uint8_t byte = E4M3 ? fp8_group_scale(amax) : fp4_group_scale(amax);
-    for (int i = lane; i < group; i += 32) {
-      float& v = row[g * group + i];
-      v = E4M3 ? round_e4m3(v, byte) : round_e2m1(v, byte);
-    }
-    if (lane == 0) bytes[g] = byte;
-  }
-  __syncthreads();
-}
-
 __device__ void norm_row(const float* in, const float* weight, int count, float eps, float* scratch,
                          float* out) {
   float square = 0.0f;
@@ -56,16 +41,19 @@ __device__ void norm_row(const float* in, const float* weight, int count, float 
   __syncthreads();
 }
 
-constexpr int kMaxRow = 2048;
 constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads) latent_kernel(LatentArguments a) {
-  __shared__ float row[kMaxRow], scratch[33];
-  __shared__ std::uint8_t bytes[kMaxRow / 32];
-  wait_for_predecessor();
-  release_successor();
-  const std::int64_t t = blockIdx.x;
-  if (blockIdx.y == 0) {
+struct RowScratch {
+  float row[kMaxRow], sums[33];
+  std::uint8_t bytes[kMaxRow / 32];
+};
+
+// part 0: qr; part 1: kv and the index weights.
+__device__ void latent_part(const LatentArguments& a, std::int64_t t, int part, RowScratch& shared) {
+  float* row = shared.row;
+  float* scratch = shared.sums;
+  std::uint8_t* bytes = shared.bytes;
+  if (part == 0) {
     for (int i = threadIdx.x; i < a.rank; i += kThreads) row[i] = load_bf16(a.a, t * a.rank + i);
     __syncthreads();
     norm_row(row, a.q_norm, a.rank, a.eps, scratch, row);
@@ -125,12 +113,11 @@ __device__ __forceinline__ float score_of(const CompressorRow& row, int c) {
 
 constexpr int kMaxCompressorWidth = 512;
 
-__global__ void __launch_bounds__(kThreads) compress_kernel(CompressArguments a) {
-  __shared__ float row[kMaxCompressorWidth], scratch[33];
-  __shared__ std::uint8_t bytes[16];
-  wait_for_predecessor();
-  release_successor();
-  const int t = blockIdx.x;
+// The entry that token t completes, if it does.
+__device__ void compress_token(const CompressArguments& a, int t, RowScratch& shared) {
+  float* row = shared.row;
+  float* scratch = shared.sums;
+  std::uint8_t* bytes = shared.bytes;
   const int position = a.batch.positions[t];
   if ((position + 1) % a.ratio != 0) return;
   const SequenceSpan span = a.batch.spans[a.batch.span_of[t]];
@@ -214,11 +201,8 @@ __global__ void __launch_bounds__(kThreads) compress_kernel(CompressArguments a)
   }
 }
 
-// After the entries: the state keeps the last `rows` tokens of each sequence.
-__global__ void commit_state_kernel(CompressArguments a) {
-  wait_for_predecessor();
-  release_successor();
-  const std::int64_t t = blockIdx.x;
+// The state keeps the last `rows` tokens of each sequence.
+__device__ void commit_state(const CompressArguments& a, std::int64_t t) {
   const SequenceSpan span = a.batch.spans[a.batch.span_of[t]];
   if (t - span.first_token < span.num_tokens - a.state.rows) return;
   const int position = a.batch.positions[t], width = a.state.width;
@@ -231,37 +215,45 @@ __global__ void commit_state_kernel(CompressArguments a) {
   }
 }
 
-__global__ void commit_window_kernel(StepBatch batch, const BF16* kv, const std::uint8_t* kv_scales,
-                                     RingView ring) {
-  __shared__ float row[kMaxRow];
-  __shared__ std::uint8_t bytes[kMaxRow / 32];
+__global__ void __launch_bounds__(kThreads) latent_kernel(const __grid_constant__ LatentArguments a) {
+  __shared__ RowScratch shared;
   wait_for_predecessor();
   release_successor();
-  const std::int64_t t = blockIdx.x;
-  const SequenceSpan span = batch.spans[batch.span_of[t]];
-  if (t - span.first_token < span.num_tokens - ring.rows) return;
-  const RowLayout& layout = ring.layout;
-  const RowAddress out = ring_row(ring, span.slot, batch.positions[t]);
-  const BF16* in = kv + t * layout.width;
-  if (layout.format == RowFormat::kBf16) {
-    for (int i = threadIdx.x; i < layout.width; i += blockDim.x) reinterpret_cast<BF16*>(out.data)[i] = in[i];
-    return;
-  }
-  const int nope = layout.width - layout.rope, groups = (nope + kKvGroup - 1) / kKvGroup;
-  for (int i = threadIdx.x; i < nope; i += blockDim.x) row[i] = to_float(in[i]);
-  __syncthreads();
-  if (kv_scales != nullptr) {
-    if (static_cast<int>(threadIdx.x) < groups) bytes[threadIdx.x] = kv_scales[t * groups + threadIdx.x];
-    __syncthreads();
-  } else {
-    round_groups<true>(row, nope, kKvGroup, bytes);
-  }
-  for (int i = threadIdx.x; i < nope; i += blockDim.x)
-    out.data[i] = float_to_e4m3(row[i] / e8m0_to_float(bytes[i / kKvGroup]));
-  for (int i = threadIdx.x; i < layout.rope; i += blockDim.x)
-    reinterpret_cast<BF16*>(out.data + nope)[i] = in[nope + i];
-  for (int i = threadIdx.x; i < layout.scale_bytes; i += blockDim.x)
-    out.scales[i] = i < groups ? bytes[i] : std::uint8_t{0};
+  latent_part(a, blockIdx.x, blockIdx.y, shared);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    latent_step_kernel(const __grid_constant__ LatentArguments a,
+                       const __grid_constant__ CompressArguments first,
+                       const __grid_constant__ CompressArguments second) {
+  __shared__ RowScratch shared;
+  wait_for_predecessor();
+  release_successor();
+  const int part = blockIdx.y;
+  if (part < 2) return latent_part(a, blockIdx.x, part, shared);
+  const CompressArguments& c = part == 2 ? first : second;
+  commit_state(c, blockIdx.x);
+  compress_token(c, blockIdx.x, shared);
+}
+
+__global__ void __launch_bounds__(kThreads) compress_kernel(const __grid_constant__ CompressArguments a) {
+  __shared__ RowScratch shared;
+  wait_for_predecessor();
+  release_successor();
+  compress_token(a, blockIdx.x, shared);
+}
+
+__global__ void __launch_bounds__(kThreads) commit_state_kernel(const __grid_constant__ CompressArguments a) {
+  wait_for_predecessor();
+  release_successor();
+  commit_state(a, blockIdx.x);
+}
+
+__global__ void __launch_bounds__(128) commit_window_kernel(const __grid_constant__ WindowArguments a) {
+  __shared__ WindowScratch shared;
+  wait_for_predecessor();
+  release_successor();
+  commit_window(a, blockIdx.x, shared);
 }
 
 unsigned tokens(const StepBatch& batch) { return static_cast<unsigned>(batch.num_tokens); }
@@ -280,11 +272,22 @@ void launch_compress(const CompressArguments& a, cudaStream_t stream) {
   launch({dim3(tokens(a.batch)), dim3(kThreads), 0, stream, true, "commit_state"}, commit_state_kernel, a);
 }
 
-void launch_commit_window(const StepBatch& batch, const void* kv, const std::uint8_t* kv_scales,
-                          const RingView& ring, cudaStream_t stream) {
-  require(ring.layout.width <= kMaxRow, "head_dim up to 2048");
-  launch({dim3(tokens(batch)), dim3(128), 0, stream, true, "commit_window"}, commit_window_kernel, batch,
-         static_cast<const BF16*>(kv), kv_scales, ring);
+void launch_latent_step(const LatentArguments& a, std::span<const CompressArguments> compressors,
+                        cudaStream_t stream) {
+  require(a.rank <= kMaxRow && a.head_dim <= kMaxRow && a.rank % 128 == 0 && compressors.size() <= 2,
+          "q_lora_rank and head_dim up to 2048, at most two compressors");
+  for (const CompressArguments& c : compressors)
+    require(c.width <= kMaxCompressorWidth && c.width % 64 == 0, "a compressor width of at most 512");
+  const CompressArguments none;
+  launch({dim3(tokens(a.batch), 2 + static_cast<unsigned>(compressors.size())), dim3(kThreads), 0, stream,
+          true, "latent_step"},
+         latent_step_kernel, a, compressors.empty() ? none : compressors[0],
+         compressors.size() < 2 ? none : compressors[1]);
+}
+
+void launch_commit_window(const WindowArguments& a, cudaStream_t stream) {
+  require(a.ring.layout.width <= kMaxRow, "head_dim up to 2048");
+  launch({dim3(tokens(a.batch)), dim3(128), 0, stream, true, "commit_window"}, commit_window_kernel, a);
 }
 
 }  // namespace pivot::cuda

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <span>
 
 #include "ops/views.h"
 
@@ -50,8 +51,17 @@ struct CompressArguments {
 };
 void launch_compress(const CompressArguments& a, cudaStream_t stream);
 
+// Both, for a step in which every sequence has one token: one launch. Up to two compressors.
+void launch_latent_step(const LatentArguments& a, std::span<const CompressArguments> compressors,
+                        cudaStream_t stream);
+
 // Stores the step's raw rows in the window ring: the last `ring.rows` of each sequence.
-void launch_commit_window(const StepBatch& batch, const void* kv, const std::uint8_t* kv_scales,
-                          const RingView& ring, cudaStream_t stream);
+struct WindowArguments {
+  StepBatch batch;
+  const void* kv = nullptr;                 // BF16 [T][width]
+  const std::uint8_t* kv_scales = nullptr;  // optional [T][groups], as latent() wrote them
+  RingView ring;
+};
+void launch_commit_window(const WindowArguments& a, cudaStream_t stream);
 
 }  // namespace pivot::cuda

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(512, NT == 1 ? 2 : 1)
   const int row_tile = static_cast<int>(blockIdx.x) - job.first_cta;
   const int first = blockIdx.y * NT * 8;
   const int count = min(NT * 8, tokens - first);
-  float acc[NT][4] = {};
+  float acc[1][NT][4] = {};
   multiply_stripe_any<NT>(job.format, job.matrix, row_tile, job.input, first, count, warp, warps, lane, acc,
                           [] {
                             wait_for_predecessor();
@@ -49,7 +49,10 @@ __global__ void __launch_bounds__(512, NT == 1 ? 2 : 1)
                           });
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
-    const float sum = reduce_stripe(acc[n], warp, warps, lane, scratch) * job.post;
+    __syncthreads();
+    store_part(acc[0][n], 0, warp, warps, lane, scratch);
+    __syncthreads();
+    const float sum = sum_parts(0, warps, scratch) * job.post;
     const int row = row_tile * 16 + static_cast<int>(threadIdx.x) / 8;
     const int token = 8 * n + static_cast<int>(threadIdx.x) % 8;
     if (threadIdx.x >= 128 || row >= job.rows || token >= count) continue;

@@ -34,25 +34,33 @@ struct TiledMatrix {  // a placed matrix: see placement/tile_format.h
   std::int32_t tiles_k = 0;
 };
 
-// FP4 word -> four column pairs. F16: value * 2^-14. BF16: value * 2^-126.
+// FP4 word -> four column pairs (placement/tile_format.h). F16: value * 2^-14. BF16: value * 2^-126. Bit
+// instructions have half the rate of multiply-adds, and left shifts are multiplies: six of the nine are bit
+// instructions.
 __device__ __forceinline__ void expand_fp4_f16(std::uint32_t w, std::uint32_t (&r)[4]) {
-  r[0] = w & 0x8e008e00u;
-#pragma unroll
-  for (int p = 1; p < 4; ++p) r[p] = ((w << (3 * p)) & 0x0e000e00u) | ((w << p) & 0x80008000u);
+  constexpr std::uint32_t kMask = 0x8e008e00u;
+  const std::uint32_t right = w >> 3, left = w * 128u;
+  const std::uint32_t second = (left & 0x80808080u) | (right & ~0x80808080u);
+  r[0] = w & kMask;
+  r[1] = (w * 256u) & kMask;
+  r[2] = second & kMask;
+  r[3] = (second * 256u) & kMask;
 }
 __device__ __forceinline__ void expand_fp4_bf16(std::uint32_t w, std::uint32_t (&r)[4]) {
   r[0] = ((w >> 3) & 0x01c001c0u) | (w & 0x80008000u);
-  r[1] = (w & 0x01c001c0u) | ((w << 1) & 0x80008000u);
-  r[2] = ((w << 3) & 0x01c001c0u) | ((w << 2) & 0x80008000u);
-  r[3] = ((w << 6) & 0x01c001c0u) | ((w << 3) & 0x80008000u);
+  r[1] = ((w << 5) & 0x01c001c0u) | ((w << 8) & 0x80008000u);
+  r[2] = ((w >> 6) & 0x01c001c0u) | ((w << 7) & 0x80008000u);
+  r[3] = ((w << 2) & 0x01c001c0u) | ((w << 15) & 0x80008000u);
 }
 // Two E4M3 codes (bits 0-15) -> BF16 pair, exact: exponent re-bias by 2^120, which normalises subnormals too.
 __device__ __forceinline__ std::uint32_t expand_fp8_bf16(std::uint32_t codes, int pair) {
   const std::uint32_t high = __byte_perm(codes, 0, pair == 0 ? 0x1404 : 0x3424);
   return mul_bf16x2(((high >> 4) & 0x07f007f0u) | (high & 0x80008000u), 0x7b807b80u);
 }
-__device__ __forceinline__ float scale_of_byte(std::uint32_t word, int byte) {  // E8M0, byte != 0
-  return __uint_as_float(((word >> (8 * byte)) & 0xffu) << 23);
+// E8M0 byte `byte` (0..3, a constant after unrolling) of a word as fp32; byte value 0 does not occur.
+__device__ __forceinline__ float scale_of_byte(std::uint32_t word, int byte) {
+  const std::uint32_t moved = byte == 3 ? word >> 1 : word * (1u << (23 - 8 * byte));
+  return __uint_as_float(moved & 0x7f800000u);
 }
 
 // The factor that undoes the power of two an expansion leaves in the accumulator.
@@ -64,25 +72,43 @@ __device__ constexpr float expansion_factor() {
   return 1.0f;
 }
 
+// A lane's place in a stripe of tiles.
+template <MatrixFormat F>
+struct StripePlace {
+  const std::uint8_t* codes;
+  const std::uint8_t* scales;
+
+  __device__ __forceinline__ StripePlace(const TiledMatrix& m, std::int64_t tile, int lane)
+      : codes(m.codes + tile * tile_code_bytes(F) + lane * 16),
+        scales(m.scales + tile * tile_scale_bytes(F)) {
+    if constexpr (F == MatrixFormat::kFP4) scales += lane / 4 * 4;
+    if constexpr (F == MatrixFormat::kNVFP4) scales += lane / 4 * 8;
+  }
+  StripePlace() = default;
+  __device__ __forceinline__ void advance(int tiles) {
+    codes += tiles * static_cast<int>(tile_code_bytes(F));
+    scales += tiles * static_cast<int>(tile_scale_bytes(F));
+  }
+};
+
 template <MatrixFormat F>
 struct TileFragments {
   static constexpr int kLoads = F == MatrixFormat::kBF16 ? 8 : F == MatrixFormat::kFP8 ? 4 : 2;
   uint4 codes[kLoads];
   std::uint32_t scales[F == MatrixFormat::kNVFP4 ? 4 : 2];
 
-  __device__ __forceinline__ void load(const TiledMatrix& m, std::int64_t tile, int lane) {
-    const std::uint8_t* p = m.codes + tile * tile_code_bytes(F) + lane * 16;
+  __device__ __forceinline__ void load(const StripePlace<F>& at) {
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) codes[i] = load_stream(p + i * 512);
-    const std::uint8_t* s = m.scales + tile * tile_scale_bytes(F);
-    if constexpr (F == MatrixFormat::kFP8) scales[0] = __ldg(reinterpret_cast<const std::uint32_t*>(s));
+    for (int i = 0; i < kLoads; ++i) codes[i] = load_stream(at.codes + i * 512);
+    if constexpr (F == MatrixFormat::kFP8)
+      scales[0] = __ldg(reinterpret_cast<const std::uint32_t*>(at.scales));
     if constexpr (F == MatrixFormat::kFP4) {
-      scales[0] = __ldg(reinterpret_cast<const std::uint32_t*>(s) + lane / 4);
-      scales[1] = __ldg(reinterpret_cast<const std::uint32_t*>(s) + lane / 4 + 8);
+      scales[0] = __ldg(reinterpret_cast<const std::uint32_t*>(at.scales));
+      scales[1] = __ldg(reinterpret_cast<const std::uint32_t*>(at.scales) + 8);
     }
     if constexpr (F == MatrixFormat::kNVFP4) {
-      const uint2 low = __ldg(reinterpret_cast<const uint2*>(s) + lane / 4);
-      const uint2 high = __ldg(reinterpret_cast<const uint2*>(s) + lane / 4 + 8);
+      const uint2 low = __ldg(reinterpret_cast<const uint2*>(at.scales));
+      const uint2 high = __ldg(reinterpret_cast<const uint2*>(at.scales) + 8);
       scales[0] = low.x;
       scales[1] = low.y;
       scales[2] = high.x;
@@ -91,186 +117,252 @@ struct TileFragments {
   }
 };
 
-template <int NT>
-struct TokenRows {             // which rows of the input a lane reads and whose scales it needs
-  std::int32_t operand[NT];    // token 8n + l/4; -1: none
-  std::int32_t column[NT][2];  // tokens 8n + 2(l%4) + {0, 1}; -1: none
+// Where a lane finds its share of the right operand. Columns beyond `count` repeat row `first`: a column of
+// the product depends on nothing but its own token, so what they hold does not matter, and no load is
+// conditional.
+template <MatrixFormat F, int NT>
+struct TokenOperand {
+  const std::uint16_t* x[NT];  // token 8n + l/4, the lane's columns of tile 0
+  const float* scales[NT][2];  // tokens 8n + 2(l%4) + {0, 1}; null without scales
 
-  __device__ __forceinline__ void init(const ProductInput& in, int first, int count, int lane) {
+  __device__ __forceinline__ TokenOperand(const ProductInput& in, int first, int count, int lane) {
+    const int t = lane % 4;
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
-      operand[n] = row(in, first, count, 8 * n + lane / 4);
-      column[n][0] = row(in, first, count, 8 * n + 2 * (lane % 4));
-      column[n][1] = row(in, first, count, 8 * n + 2 * (lane % 4) + 1);
+      x[n] =
+          in.x + row(in, first, count, 8 * n + lane / 4) * in.stride + t * (F == MatrixFormat::kFP8 ? 16 : 8);
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        scales[n][i] = in.scales == nullptr
+                           ? nullptr
+                           : in.scales + row(in, first, count, 8 * n + 2 * t + i) * (in.stride / 128);
     }
   }
-  static __device__ __forceinline__ std::int32_t row(const ProductInput& in, int first, int count, int i) {
-    if (i >= count) return -1;
-    return in.rows == nullptr ? first + i : in.rows[first + i];
+  static __device__ __forceinline__ std::int64_t row(const ProductInput& in, int first, int count, int i) {
+    const int at = first + (i < count ? i : 0);
+    return in.rows == nullptr ? at : in.rows[at];
+  }
+  __device__ __forceinline__ uint4 load(int n, int kt, int column) const {
+    return *reinterpret_cast<const uint4*>(x[n] + kt * 128 + column);
   }
 };
 
-__device__ __forceinline__ uint4 load_operand(const ProductInput& in, std::int32_t row, int column) {
-  if (row < 0) return uint4{0, 0, 0, 0};
-  return *reinterpret_cast<const uint4*>(in.x + row * in.stride + column);
-}
-
-template <MatrixFormat F, class Op, int NT>
-__device__ __forceinline__ void multiply_tile(const TileFragments<F>& w, const ProductInput& in,
-                                              const TokenRows<NT>& rows, int kt, int lane,
-                                              float (&acc)[NT][4]) {
-  const int t = lane % 4;
-  float part[NT][4] = {};
+// M tiles of the same columns, so that the right operand is loaded once for all of them.
+template <MatrixFormat F, class Op, int NT, int M>
+__device__ __forceinline__ void multiply_tile(const TileFragments<F> (&w)[M], const TokenOperand<F, NT>& in,
+                                              int kt, int lane, float (&acc)[M][NT][4]) {
+  constexpr bool kF16 = std::is_same_v<Op, OperandF16>;
+  float part[M][NT][4] = {};
   if constexpr (F == MatrixFormat::kBF16) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const uint4 lo = w.codes[2 * j], hi = w.codes[2 * j + 1];
+    for (int j = 0; j < 4; ++j)
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
-        const uint4 b = load_operand(in, rows.operand[n], kt * 128 + 32 * j + 8 * t);
-        Op::mma(part[n], lo.x, hi.x, lo.y, hi.y, b.x, b.y);
-        Op::mma(part[n], lo.z, hi.z, lo.w, hi.w, b.z, b.w);
+        const uint4 b = in.load(n, kt, 32 * j);
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+          const uint4 lo = w[m].codes[2 * j], hi = w[m].codes[2 * j + 1];
+          Op::mma(part[m][n], lo.x, hi.x, lo.y, hi.y, b.x, b.y);
+          Op::mma(part[m][n], lo.z, hi.z, lo.w, hi.w, b.z, b.w);
+        }
       }
-    }
   } else if constexpr (F == MatrixFormat::kFP8) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const std::uint32_t lo[4] = {w.codes[2 * i].x, w.codes[2 * i].y, w.codes[2 * i].z, w.codes[2 * i].w};
-      const std::uint32_t hi[4] = {w.codes[2 * i + 1].x, w.codes[2 * i + 1].y, w.codes[2 * i + 1].z,
-                                   w.codes[2 * i + 1].w};
+    for (int i = 0; i < 2; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        std::uint32_t a[2][4];
+        std::uint32_t a[M][2][4];
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const std::uint32_t l = lo[2 * half + j], h = hi[2 * half + j];
-          if constexpr (std::is_same_v<Op, OperandF16>) {
-            a[j][0] = e4m3x2_to_f16x2(l & 0xffffu);
-            a[j][1] = e4m3x2_to_f16x2(h & 0xffffu);
-            a[j][2] = e4m3x2_to_f16x2(l >> 16);
-            a[j][3] = e4m3x2_to_f16x2(h >> 16);
-          } else {
-            a[j][0] = expand_fp8_bf16(l, 0);
-            a[j][1] = expand_fp8_bf16(h, 0);
-            a[j][2] = expand_fp8_bf16(l, 1);
-            a[j][3] = expand_fp8_bf16(h, 1);
+        for (int m = 0; m < M; ++m) {
+          const uint4 lo = w[m].codes[2 * i], hi = w[m].codes[2 * i + 1];
+          const std::uint32_t l[2] = {half == 0 ? lo.x : lo.z, half == 0 ? lo.y : lo.w};
+          const std::uint32_t h[2] = {half == 0 ? hi.x : hi.z, half == 0 ? hi.y : hi.w};
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            if constexpr (kF16) {
+              a[m][j][0] = e4m3x2_to_f16x2(l[j] & 0xffffu);
+              a[m][j][1] = e4m3x2_to_f16x2(h[j] & 0xffffu);
+              a[m][j][2] = e4m3x2_to_f16x2(l[j] >> 16);
+              a[m][j][3] = e4m3x2_to_f16x2(h[j] >> 16);
+            } else {
+              a[m][j][0] = expand_fp8_bf16(l[j], 0);
+              a[m][j][1] = expand_fp8_bf16(h[j], 0);
+              a[m][j][2] = expand_fp8_bf16(l[j], 1);
+              a[m][j][3] = expand_fp8_bf16(h[j], 1);
+            }
           }
         }
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
-          const uint4 b = load_operand(in, rows.operand[n], kt * 128 + 64 * i + 16 * t + 8 * half);
-          Op::mma(part[n], a[0][0], a[0][1], a[0][2], a[0][3], b.x, b.y);
-          Op::mma(part[n], a[1][0], a[1][1], a[1][2], a[1][3], b.z, b.w);
+          const uint4 b = in.load(n, kt, 64 * i + 8 * half);
+#pragma unroll
+          for (int m = 0; m < M; ++m) {
+            Op::mma(part[m][n], a[m][0][0], a[m][0][1], a[m][0][2], a[m][0][3], b.x, b.y);
+            Op::mma(part[m][n], a[m][1][0], a[m][1][1], a[m][1][2], a[m][1][3], b.z, b.w);
+          }
         }
       }
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      const float scale = __uint_as_float(w[m].scales[0]);
+#pragma unroll
+      for (int n = 0; n < NT; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) part[m][n][i] *= scale;
     }
-    const float scale = __uint_as_float(w.scales[0]);
-#pragma unroll
-    for (int n = 0; n < NT; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) part[n][i] *= scale;
   } else {
-    const std::uint32_t lo[4] = {w.codes[0].x, w.codes[0].y, w.codes[0].z, w.codes[0].w};
-    const std::uint32_t hi[4] = {w.codes[1].x, w.codes[1].y, w.codes[1].z, w.codes[1].w};
+    const int t = lane % 4;
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
-      std::uint32_t l[4], h[4];
-      if constexpr (std::is_same_v<Op, OperandF16>) {
-        expand_fp4_f16(lo[q], l);
-        expand_fp4_f16(hi[q], h);
-      } else {
-        expand_fp4_bf16(lo[q], l);
-        expand_fp4_bf16(hi[q], h);
-        if constexpr (F == MatrixFormat::kFP4) {
+      uint4 b[NT];
 #pragma unroll
-          for (int p = 0; p < 4; ++p) {
-            l[p] = mul_bf16x2(l[p], 0x7e807e80u);
-            h[p] = mul_bf16x2(h[p], 0x7e807e80u);
-          }
-        }
-      }
-      float s_lo = 1.0f, s_hi = 1.0f;
-      if constexpr (F == MatrixFormat::kFP4) {
-        s_lo = scale_of_byte(w.scales[0], q);
-        s_hi = scale_of_byte(w.scales[1], q);
-      } else {
-        // Columns 32q + 8t: t < 2 lies in the first 16 of the two groups of 32q. Scales enter the operand,
-        // exactly: code * e4m3 has at most 6 significant bits.
-        const int byte = (2 * q + t / 2) & 3;
-        const std::uint32_t c_lo = (w.scales[q / 2] >> (8 * byte)) & 0xffu;
-        const std::uint32_t c_hi = (w.scales[2 + q / 2] >> (8 * byte)) & 0xffu;
-        if constexpr (std::is_same_v<Op, OperandF16>) {
-          const std::uint32_t f_lo = mul_f16x2(e4m3x2_to_f16x2(c_lo | c_lo << 8), 0x58005800u);  // * 2^7
-          const std::uint32_t f_hi = mul_f16x2(e4m3x2_to_f16x2(c_hi | c_hi << 8), 0x58005800u);
+      for (int n = 0; n < NT; ++n) b[n] = in.load(n, kt, 32 * q);
 #pragma unroll
-          for (int p = 0; p < 4; ++p) {
-            l[p] = mul_f16x2(l[p], f_lo);
-            h[p] = mul_f16x2(h[p], f_hi);
-          }
+      for (int m = 0; m < M; ++m) {
+        const uint4 low = w[m].codes[0], high = w[m].codes[1];
+        const std::uint32_t lo = q == 0 ? low.x : q == 1 ? low.y : q == 2 ? low.z : low.w;
+        const std::uint32_t hi = q == 0 ? high.x : q == 1 ? high.y : q == 2 ? high.z : high.w;
+        std::uint32_t l[4], h[4];
+        if constexpr (kF16) {
+          expand_fp4_f16(lo, l);
+          expand_fp4_f16(hi, h);
         } else {
-          // expand gives e4m3 in BF16; times 2^117 so that the value's own 2^-126 leaves code * scale * 2^-9.
-          const std::uint32_t f_lo = mul_bf16x2(expand_fp8_bf16(c_lo | c_lo << 8, 0), 0x7a007a00u);
-          const std::uint32_t f_hi = mul_bf16x2(expand_fp8_bf16(c_hi | c_hi << 8, 0), 0x7a007a00u);
+          expand_fp4_bf16(lo, l);
+          expand_fp4_bf16(hi, h);
+          if constexpr (F == MatrixFormat::kFP4) {
 #pragma unroll
-          for (int p = 0; p < 4; ++p) {
-            l[p] = mul_bf16x2(l[p], f_lo);
-            h[p] = mul_bf16x2(h[p], f_hi);
+            for (int p = 0; p < 4; ++p) {
+              l[p] = mul_bf16x2(l[p], 0x7e807e80u);
+              h[p] = mul_bf16x2(h[p], 0x7e807e80u);
+            }
           }
         }
-      }
+        float s_lo = 1.0f, s_hi = 1.0f;
+        if constexpr (F == MatrixFormat::kFP4) {
+          s_lo = scale_of_byte(w[m].scales[0], q);
+          s_hi = scale_of_byte(w[m].scales[1], q);
+        } else {
+          // Columns 32q + 8t: t < 2 lies in the first 16 of the two groups of 32q. Scales enter the operand,
+          // exactly: code * e4m3 has at most 6 significant bits.
+          const int byte = (2 * q + t / 2) & 3;
+          const std::uint32_t c_lo = (w[m].scales[q / 2] >> (8 * byte)) & 0xffu;
+          const std::uint32_t c_hi = (w[m].scales[2 + q / 2] >> (8 * byte)) & 0xffu;
+          std::uint32_t f_lo, f_hi;
+          if constexpr (kF16) {
+            f_lo = mul_f16x2(e4m3x2_to_f16x2(c_lo | c_lo << 8), 0x58005800u);  // * 2^7
+            f_hi = mul_f16x2(e4m3x2_to_f16x2(c_hi | c_hi << 8), 0x58005800u);
+          } else {
+            // expand gives e4m3 in BF16; times 2^117 so that the value's own 2^-126 leaves code * scale *
+            // 2^-9.
+            f_lo = mul_bf16x2(expand_fp8_bf16(c_lo | c_lo << 8, 0), 0x7a007a00u);
+            f_hi = mul_bf16x2(expand_fp8_bf16(c_hi | c_hi << 8, 0), 0x7a007a00u);
+          }
 #pragma unroll
-      for (int n = 0; n < NT; ++n) {
-        const uint4 b = load_operand(in, rows.operand[n], kt * 128 + 32 * q + 8 * t);
-        float group[4] = {};
-        Op::mma(group, l[0], h[0], l[1], h[1], b.x, b.y);
-        Op::mma(group, l[2], h[2], l[3], h[3], b.z, b.w);
-        // The scales are powers of two (or 1), so the product is exact and fusing it changes nothing.
-        part[n][0] = __fmaf_rn(group[0], s_lo, part[n][0]);
-        part[n][1] = __fmaf_rn(group[1], s_lo, part[n][1]);
-        part[n][2] = __fmaf_rn(group[2], s_hi, part[n][2]);
-        part[n][3] = __fmaf_rn(group[3], s_hi, part[n][3]);
+          for (int p = 0; p < 4; ++p) {
+            l[p] = kF16 ? mul_f16x2(l[p], f_lo) : mul_bf16x2(l[p], f_lo);
+            h[p] = kF16 ? mul_f16x2(h[p], f_hi) : mul_bf16x2(h[p], f_hi);
+          }
+        }
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+          float group[4] = {};
+          Op::mma(group, l[0], h[0], l[1], h[1], b[n].x, b[n].y);
+          Op::mma(group, l[2], h[2], l[3], h[3], b[n].z, b[n].w);
+          // The scales are powers of two (or 1), so the product is exact and fusing it changes nothing.
+          part[m][n][0] = __fmaf_rn(group[0], s_lo, part[m][n][0]);
+          part[m][n][1] = __fmaf_rn(group[1], s_lo, part[m][n][1]);
+          part[m][n][2] = __fmaf_rn(group[2], s_hi, part[m][n][2]);
+          part[m][n][3] = __fmaf_rn(group[3], s_hi, part[m][n][3]);
+        }
       }
     }
   }
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
-    float s0 = expansion_factor<F, Op>(), s1 = s0;
-    if constexpr (std::is_same_v<Op, OperandF16>) {
-      const std::int64_t stride = in.stride / 128;
-      s0 *= rows.column[n][0] < 0 ? 0.0f : in.scales[rows.column[n][0] * stride + kt];
-      s1 *= rows.column[n][1] < 0 ? 0.0f : in.scales[rows.column[n][1] * stride + kt];
+    float s0 = 1.0f, s1 = 1.0f;
+    if constexpr (kF16) {  // powers of two too
+      s0 = __ldg(in.scales[n][0] + kt);
+      s1 = __ldg(in.scales[n][1] + kt);
     }
-    acc[n][0] += part[n][0] * s0;
-    acc[n][1] += part[n][1] * s1;
-    acc[n][2] += part[n][2] * s0;
-    acc[n][3] += part[n][3] * s1;
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      acc[m][n][0] = __fmaf_rn(part[m][n][0], s0, acc[m][n][0]);
+      acc[m][n][1] = __fmaf_rn(part[m][n][1], s1, acc[m][n][1]);
+      acc[m][n][2] = __fmaf_rn(part[m][n][2], s0, acc[m][n][2]);
+      acc[m][n][3] = __fmaf_rn(part[m][n][3], s1, acc[m][n][3]);
+    }
   }
 }
 
-// The warp's share of a whole 16-row stripe. `before_input` runs once, after the first weights were asked for
-// and before the first activation is read: the place to wait for the previous kernel.
+// The first tiles of a warp's share of M stripes, asked for before the activations exist.
+template <MatrixFormat F, int M>
+struct StripeStart {
+  StripePlace<F> at[M];
+  TileFragments<F> tile[M];
+
+  __device__ __forceinline__ void load(const TiledMatrix (&matrix)[M], const std::int64_t (&row_tile)[M],
+                                       int warp, int lane) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+      at[m] = StripePlace<F>(matrix[m], row_tile[m] * matrix[m].tiles_k + warp, lane);
+      if (warp < matrix[m].tiles_k) tile[m].load(at[m]);
+    }
+  }
+};
+
+// The warp's share of whole 16-row stripes, from the tiles in `start` on. All matrices have `tiles_k` tiles.
+// The accumulators still carry the expansion's power of two (expansion_factor).
+// AHEAD: a second set of tiles in flight, for kernels with few warps and registers to spare.
+template <MatrixFormat F, class Op, int NT, int M, bool AHEAD>
+__device__ __forceinline__ void multiply_stripes(StripeStart<F, M>& start, int tiles_k,
+                                                 const ProductInput& in, int first, int count, int warp,
+                                                 int warps, int lane, float (&acc)[M][NT][4]) {
+  const TokenOperand<F, NT> operand(in, first, count, lane);
+#pragma unroll 1
+  for (int kt = warp; kt < tiles_k; kt += warps) {
+    if constexpr (AHEAD) {
+      TileFragments<F> next[M];
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        next[m] = start.tile[m];
+        start.at[m].advance(warps);
+        if (kt + warps < tiles_k) next[m].load(start.at[m]);
+      }
+      multiply_tile<F, Op, NT, M>(start.tile, operand, kt, lane, acc);
+#pragma unroll
+      for (int m = 0; m < M; ++m) start.tile[m] = next[m];
+    } else {
+      multiply_tile<F, Op, NT, M>(start.tile, operand, kt, lane, acc);
+#pragma unroll
+      for (int m = 0; m < M; ++m) {
+        start.at[m].advance(warps);
+        if (kt + warps < tiles_k) start.tile[m].load(start.at[m]);
+      }
+    }
+  }
+  constexpr float kFactor = expansion_factor<F, Op>();
+  if constexpr (kFactor != 1.0f) {
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+      for (int n = 0; n < NT; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) acc[m][n][i] *= kFactor;
+  }
+}
+
+// One stripe; `before_input` runs once, after the first weights were asked for and before the first
+// activation is read: the place to wait for the previous kernel.
 template <MatrixFormat F, class Op, int NT, class BeforeInput>
 __device__ __forceinline__ void multiply_stripe(const TiledMatrix& m, std::int64_t row_tile,
                                                 const ProductInput& in, int first, int count, int warp,
-                                                int warps, int lane, float (&acc)[NT][4],
+                                                int warps, int lane, float (&acc)[1][NT][4],
                                                 const BeforeInput& before_input) {
-  const std::int64_t base = row_tile * m.tiles_k;
-  TileFragments<F> current;
-  if (warp < m.tiles_k) current.load(m, base + warp, lane);
+  StripeStart<F, 1> start;
+  start.load({m}, {row_tile}, warp, lane);
   before_input();
-  TokenRows<NT> rows;
-  rows.init(in, first, count, lane);
-  for (int kt = warp; kt < m.tiles_k; kt += warps) {
-    if constexpr (F == MatrixFormat::kBF16) {  // 32 registers of weights: no second set
-      if (kt != warp) current.load(m, base + kt, lane);
-      multiply_tile<F, Op, NT>(current, in, rows, kt, lane, acc);
-    } else {
-      TileFragments<F> next = current;
-      if (kt + warps < m.tiles_k) next.load(m, base + kt + warps, lane);
-      multiply_tile<F, Op, NT>(current, in, rows, kt, lane, acc);
-      current = next;
-    }
-  }
+  constexpr bool kAhead = F != MatrixFormat::kBF16;  // 32 registers a tile leave no room for a second one
+  multiply_stripes<F, Op, NT, 1, kAhead>(start, m.tiles_k, in, first, count, warp, warps, lane, acc);
 }
 
 // Runtime dispatch over the weight format and the operand kind; one branch per CTA.
@@ -278,7 +370,7 @@ template <int NT, class BeforeInput>
 __device__ __forceinline__ void multiply_stripe_any(MatrixFormat format, const TiledMatrix& m,
                                                     std::int64_t row_tile, const ProductInput& in, int first,
                                                     int count, int warp, int warps, int lane,
-                                                    float (&acc)[NT][4], const BeforeInput& before_input) {
+                                                    float (&acc)[1][NT][4], const BeforeInput& before_input) {
   const bool codes = in.scales != nullptr;
 #define PIVOT_STRIPE(F, OP) \
   multiply_stripe<F, OP, NT>(m, row_tile, in, first, count, warp, warps, lane, acc, before_input)
@@ -310,21 +402,19 @@ __device__ __forceinline__ void multiply_stripe_any(MatrixFormat format, const T
 #undef PIVOT_STRIPE
 }
 
-// Sums the warps' accumulators of token tile n in warp order; thread i < 128 then holds row i / 8, token 8n +
-// i % 8. `scratch` holds 16 * 128 floats; two barriers a call.
-__device__ __forceinline__ float reduce_stripe(const float (&acc)[4], int warp, int warps, int lane,
-                                               float* scratch) {
-  float* mine = scratch + warp * 128;
-  const int row = lane / 4, column = 2 * (lane % 4);
-  __syncthreads();
-  mine[row * 8 + column] = acc[0];
-  mine[row * 8 + column + 1] = acc[1];
-  mine[(row + 8) * 8 + column] = acc[2];
-  mine[(row + 8) * 8 + column + 1] = acc[3];
-  __syncthreads();
+// Sums the warps' accumulators of a token tile of M stripes in warp order. Each warp stores its share of each
+// stripe, a barrier follows, and thread i < 128 sums row i / 8, token i % 8. `scratch` holds M * warps * 128
+// floats; it may be overwritten after another barrier.
+__device__ __forceinline__ void store_part(const float (&acc)[4], int stripe, int warp, int warps, int lane,
+                                           float* scratch) {
+  float* mine = scratch + (stripe * warps + warp) * 128 + lane / 4 * 8 + 2 * (lane % 4);
+  *reinterpret_cast<float2*>(mine) = float2{acc[0], acc[1]};
+  *reinterpret_cast<float2*>(mine + 64) = float2{acc[2], acc[3]};
+}
+__device__ __forceinline__ float sum_parts(int stripe, int warps, const float* scratch) {
   float sum = 0.0f;
   if (threadIdx.x < 128)
-    for (int w = 0; w < warps; ++w) sum += scratch[w * 128 + threadIdx.x];
+    for (int w = 0; w < warps; ++w) sum += scratch[(stripe * warps + w) * 128 + threadIdx.x];
   return sum;
 }
 

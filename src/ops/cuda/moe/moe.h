@@ -27,13 +27,12 @@ struct RouteArguments {
 };
 void launch_route(const RouteArguments& a, cudaStream_t stream);
 
-// The routed (token, choice) pairs of a step, grouped by expert. Pair p = t * chosen + i. Slot `slots` is the
-// shared expert's: first 0, count T.
+// The routed (token, choice) pairs of a step, grouped by expert. Pair p = t * chosen + i.
 struct WorkList {
   std::int32_t* expert = nullptr;   // [slots] expert of each used slot, ascending
-  std::int32_t* first = nullptr;    // [slots + 1] its first place in `pairs`
-  std::int32_t* count = nullptr;    // [slots + 1] its pairs; 0 for unused slots
-  DeviceExpert* weights = nullptr;  // [slots + 1] its matrices, so that a kernel finds them with one load
+  std::int32_t* first = nullptr;    // [slots] its first place in `pairs`
+  std::int32_t* count = nullptr;    // [slots] its pairs; 0 for unused slots
+  DeviceExpert* weights = nullptr;  // [slots] its matrices, so that a kernel finds them with one load
   std::int32_t* pairs = nullptr;    // [T * chosen] pair ids by expert, ascending inside one
   std::int32_t* tokens = nullptr;   // [T * chosen] token of each place
   std::int32_t* place = nullptr;    // [T * chosen] place of each pair
@@ -51,7 +50,11 @@ struct ExpertArguments {
   float limit = 0.0f;
   MatrixFormat routed_format = MatrixFormat::kFP4;  // of every routed matrix
   MatrixFormat shared_format = MatrixFormat::kFP8;
-  WorkList list;
+  WorkList list;                        // in a step of one token only `slots`
+  const DeviceExpert* table = nullptr;  // the layer's experts and then the shared one, [experts + 1]
+  std::int32_t experts = 0;
+  // A step of one token needs no list: its chosen ids [chosen], slot s being choice s. Else null.
+  const std::int32_t* direct_ids = nullptr;
   const float* route_weights = nullptr;  // [T][chosen]
   // Input of w1 and w3. Routed kNvfp4 rows are per place (each expert has its own input scale), otherwise per
   // token.

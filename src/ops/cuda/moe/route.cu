@@ -138,11 +138,6 @@ __global__ void __launch_bounds__(kListThreads)
       list.weights[slot_of[e]] = table[e];
     }
   for (int s = slot_of[experts] + threadIdx.x; s < list.slots; s += kListThreads) list.count[s] = 0;
-  if (threadIdx.x == 0) {
-    list.first[list.slots] = 0;
-    list.count[list.slots] = tokens;
-    list.weights[list.slots] = table[experts];
-  }
   // Stable grouping: each warp scans all pairs for its experts. A step of few tokens is one pass.
   for (int e = warp; e < experts; e += kListThreads / 32) {
     if (counts[e] == 0) continue;

@@ -24,6 +24,11 @@ std::int32_t attention_splits(std::int64_t tokens, std::int32_t heads, std::int6
   return static_cast<std::int32_t>(std::min<std::int64_t>({tiles, room, kMaxAttentionSplits}));
 }
 
+int topk_ctas(std::int64_t entries) {
+  constexpr std::int64_t kOneCta = 8192;  // keys that one CTA holds in registers
+  return entries > kOneCta && entries <= kTopkClusterEntries ? kTopkClusterCtas : 1;
+}
+
 std::int64_t score_slice_tokens(std::int64_t tokens, std::int64_t score_stride) {
   return std::clamp<std::int64_t>((std::int64_t{1} << 28) / std::max<std::int64_t>(score_stride, 1), 1,
                                   tokens);

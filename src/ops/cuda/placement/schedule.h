@@ -22,6 +22,12 @@ inline constexpr int kMaxAttentionSplits = 64;
 std::int32_t attention_splits(std::int64_t tokens, std::int32_t heads, std::int64_t max_keys,
                               int multiprocessors);
 
+// CTAs that choose the top-k of one row of at most `entries`: 1, or a cluster whose CTAs keep the keys of the
+// whole row in their shared memory.
+inline constexpr int kTopkClusterCtas = 8;
+inline constexpr int kTopkClusterEntries = 262144;
+int topk_ctas(std::int64_t entries);
+
 // Tokens of one slice of index scoring, so that the fp32 scores stay within 1 GiB.
 std::int64_t score_slice_tokens(std::int64_t tokens, std::int64_t score_stride);
 

@@ -6,9 +6,11 @@
 //   kBF16  4 steps j: 16 bytes a row = columns 32j + 8t .. +7       4096 B: [j][row half][lane][16 B]
 //   kFP8   2 steps i: 16 bytes a row = columns 64i + 16t .. +15     2048 B: [i][row half][lane][16 B]
 //   kFP4   4 words q: 8 codes a row = columns 32q + 8t .. +7        1024 B: [row half][lane][q][4 B]
-// An FP4 word keeps the codes of columns 2p (low half) and 2p+1 (high half), p = 0..3, at fixed bits of each
-// half: the magnitude at bits 11-3p .. 9-3p, the sign at bit 15-p. Column pair 0 is then an f16 pair after
-// one AND. Scales: kFP8 one fp32 per tile; kFP4 16 rows x 4 E8M0 bytes; kNVFP4 16 rows x 8 E4M3 bytes. Rows
+// An FP4 word keeps two codes a byte: A with the sign at bit 7 and the magnitude at bits 3..1, B with the
+// magnitude at bits 6..4 and the sign at bit 0. Codes A are the high bytes of F16 values after one AND; a
+// shift by three and one bit of sign turn B into A. Columns 0, 1 are A of bytes 1, 3; 2, 3 A of bytes 0, 2;
+// 4, 5 B of bytes 1, 3; 6, 7 B of bytes 0, 2. Scales: kFP8 one fp32 per tile; kFP4 16 rows x 4 E8M0 bytes;
+// kNVFP4 16 rows x 8 E4M3 bytes. Rows
 // are padded with zeros to a multiple of 16.
 #pragma once
 

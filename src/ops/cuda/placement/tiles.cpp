@@ -62,22 +62,34 @@ float fp8_scale(const Matrix& m, std::int64_t row, std::int64_t col) {
 
 }  // namespace
 
+namespace {
+// Where column k of 8 lies in a word: its byte, and which of the byte's two codes it is (tile_format.h).
+struct Place {
+  int shift;  // of the byte
+  bool second;
+};
+constexpr Place place_of(int k) {
+  const int pair = k / 2;
+  return {8 * (k % 2 * 2 + (pair % 2 == 0 ? 1 : 0)), pair >= 2};
+}
+}  // namespace
+
 std::uint32_t interleave_fp4(const std::uint8_t (&codes)[8]) {
   std::uint32_t word = 0;
   for (int k = 0; k < 8; ++k) {
-    const int p = k / 2, shift = k % 2 * 16;
-    word |= (static_cast<std::uint32_t>(codes[k] & 7) << (9 - 3 * p) |
-             static_cast<std::uint32_t>(codes[k] >> 3 & 1) << (15 - p))
-            << shift;
+    const Place at = place_of(k);
+    const std::uint32_t magnitude = codes[k] & 7u, sign = codes[k] >> 3 & 1u;
+    word |= (at.second ? magnitude << 4 | sign : magnitude << 1 | sign << 7) << at.shift;
   }
   return word;
 }
 
 void deinterleave_fp4(std::uint32_t word, std::uint8_t (&codes)[8]) {
   for (int k = 0; k < 8; ++k) {
-    const int p = k / 2;
-    const std::uint32_t half = word >> (k % 2 * 16);
-    codes[k] = static_cast<std::uint8_t>((half >> (9 - 3 * p) & 7) | (half >> (15 - p) & 1) << 3);
+    const Place at = place_of(k);
+    const std::uint32_t byte = word >> at.shift;
+    codes[k] = static_cast<std::uint8_t>(at.second ? (byte >> 4 & 7) | (byte & 1) << 3
+                                                   : (byte >> 1 & 7) | (byte >> 7 & 1) << 3);
   }
 }
 

@@ -28,10 +28,7 @@ __device__ void rotate(float (&v)[N], int rope, float position, const float* fre
 }
 
 template <int N>
-__global__ void __launch_bounds__(256) head_kernel(QueryArguments a) {
-  wait_for_predecessor();
-  release_successor();
-  const std::int64_t head = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
+__device__ void attention_head(const QueryArguments& a, std::int64_t head) {
   if (head >= static_cast<std::int64_t>(a.batch.num_tokens) * a.heads) return;
   const int lane = threadIdx.x % 32;
   BF16* q = static_cast<BF16*>(a.q) + head * (N * 32);
@@ -51,10 +48,7 @@ __global__ void __launch_bounds__(256) head_kernel(QueryArguments a) {
 }
 
 template <int N>
-__global__ void __launch_bounds__(256) index_head_kernel(QueryArguments a) {
-  wait_for_predecessor();
-  release_successor();
-  const std::int64_t head = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
+__device__ void index_head(const QueryArguments& a, std::int64_t head) {
   if (head >= static_cast<std::int64_t>(a.batch.num_tokens) * a.index_heads) return;
   const int lane = threadIdx.x % 32;
   BF16* q = static_cast<BF16*>(a.index_q) + head * (N * 32);
@@ -94,36 +88,44 @@ __global__ void __launch_bounds__(256) index_head_kernel(QueryArguments a) {
   }
 }
 
-}  // namespace
+// N, M: elements a lane of an attention head and of an index head. CTAs from `index_from` on take index
+// heads.
+template <int N, int M>
+__global__ void __launch_bounds__(256)
+    heads_kernel(const __grid_constant__ QueryArguments a, unsigned first_cta, unsigned index_from) {
+  wait_for_predecessor();
+  release_successor();
+  const unsigned cta = first_cta + blockIdx.x;
+  if (cta < index_from)
+    attention_head<N>(a, static_cast<std::int64_t>(cta) * 8 + threadIdx.x / 32);
+  else
+    index_head<M>(a, static_cast<std::int64_t>(cta - index_from) * 8 + threadIdx.x / 32);
+}
 
-void launch_query(const QueryArguments& a, cudaStream_t stream) {
-  require(a.rope % 32 == 0, "rotary dims in multiples of 32");
-  const auto blocks = [&](std::int64_t heads) {
+template <int N, int M>
+void launch_heads(const QueryArguments& a, bool together, cudaStream_t stream) {
+  const auto ctas = [&](std::int64_t heads) {
     return static_cast<unsigned>((heads * a.batch.num_tokens + 7) / 8);
   };
-  const Launch how{dim3(blocks(a.heads)), dim3(256), 0, stream, true, "query"};
-  switch (a.head_dim) {
-    case 512:
-      launch(how, head_kernel<16>, a);
-      break;
-    case 128:
-      launch(how, head_kernel<4>, a);
-      break;
-    default:
-      require(false, "head_dim 512 or 128");
-  }
-  if (a.index_q == nullptr) return;
-  const Launch index{dim3(blocks(a.index_heads)), dim3(256), 0, stream, true, "index_query"};
-  switch (a.index_dim) {
-    case 128:
-      launch(index, index_head_kernel<4>, a);
-      break;
-    case 64:
-      launch(index, index_head_kernel<2>, a);
-      break;
-    default:
-      require(false, "index_head_dim 128 or 64");
-  }
+  const unsigned own = ctas(a.heads), index = a.index_q == nullptr ? 0 : ctas(a.index_heads);
+  Launch how{dim3(together ? own + index : own), dim3(256), 0, stream, true, "query"};
+  launch(how, heads_kernel<N, M>, a, 0u, own);
+  if (together || index == 0) return;
+  how.grid = dim3(index);
+  launch(how, heads_kernel<N, M>, a, own, own);
+}
+
+}  // namespace
+
+void launch_query(const QueryArguments& a, bool together, cudaStream_t stream) {
+  require(a.rope % 32 == 0, "rotary dims in multiples of 32");
+  require(a.head_dim == 512 || a.head_dim == 128, "head_dim 512 or 128");
+  require(a.index_q == nullptr || a.index_dim == 128 || a.index_dim == 64, "index_head_dim 128 or 64");
+  const bool wide = a.index_dim != 64;
+  if (a.head_dim == 512)
+    wide ? launch_heads<16, 4>(a, together, stream) : launch_heads<16, 2>(a, together, stream);
+  else
+    wide ? launch_heads<4, 4>(a, together, stream) : launch_heads<4, 2>(a, together, stream);
 }
 
 }  // namespace pivot::cuda

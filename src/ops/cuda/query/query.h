@@ -19,6 +19,7 @@ struct QueryArguments {
   void* index_q = nullptr;  // BF16 [T][index_heads][index_dim], or null
   IndexRounding index_rounding = IndexRounding::kFp4;
 };
-void launch_query(const QueryArguments& a, cudaStream_t stream);
+// `together`: attention and index heads in one launch.
+void launch_query(const QueryArguments& a, bool together, cudaStream_t stream);
 
 }  // namespace pivot::cuda

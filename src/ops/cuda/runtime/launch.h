@@ -23,7 +23,11 @@ struct Launch {
   cudaStream_t stream = nullptr;
   bool overlap_predecessor = false;  // programmatic dependent launch: the kernel calls wait_for_predecessor()
   const char* name = "";
+  unsigned cluster = 1;  // CTAs of a cluster along x
 };
+
+// Whether launches may overlap their predecessor at all; a benchmark turns it off to show what it is worth.
+inline bool overlap_allowed = true;
 
 template <class... Params, class... Args>
 void launch(const Launch& how, void (*kernel)(Params...), Args... args) {
@@ -36,11 +40,18 @@ void launch(const Launch& how, void (*kernel)(Params...), Args... args) {
   config.blockDim = how.block;
   config.dynamicSmemBytes = how.shared_bytes;
   config.stream = how.stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = how.overlap_predecessor ? 1 : 0;
+  cudaLaunchAttribute attributes[2]{};
+  config.attrs = attributes;
+  if (how.overlap_predecessor && overlap_allowed) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (how.cluster > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs].val.clusterDim.x = how.cluster;
+    attributes[config.numAttrs].val.clusterDim.y = 1;
+    attributes[config.numAttrs++].val.clusterDim.z = 1;
+  }
   require_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...), how.name);
 }
 
