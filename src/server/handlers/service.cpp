@@ -12,6 +12,7 @@
 #include "server/handlers/request_log.h"
 #include "server/handlers/simple_handlers.h"
 #include "server/metrics/metrics.h"
+#include "server/page/page.h"
 
 namespace pivot::server {
 namespace {
@@ -33,6 +34,23 @@ http::Response text_response(int status, std::string body) {
   response.status = status;
   response.content_type = "text/plain; charset=utf-8";
   response.body = std::move(body);
+  return response;
+}
+
+bool is_read(const http::Request& request) { return request.method == "GET" || request.method == "HEAD"; }
+
+http::Response page_response(const PageFile& file, const http::Request& request) {
+  http::Response response;
+  response.content_type = file.content_type;
+  response.headers.add("content-security-policy", std::string(kPageSecurityPolicy));
+  response.headers.add("referrer-policy", "no-referrer");
+  // Kept by the browser, asked for again each time: a new version of the program shows its own page.
+  response.headers.add("cache-control", "no-cache");
+  response.headers.add("etag", std::string(file.etag));
+  if (request.headers.get("if-none-match") == file.etag)
+    response.status = 304;
+  else
+    response.body = file.body;
   return response;
 }
 
@@ -166,6 +184,7 @@ bool Service::check_head(const http::Request& head, http::Response& refusal) con
     return false;
   };
   if (head.method == "OPTIONS") return true;
+  if (is_read(head) && find_page_file(head.path) != nullptr) return true;
   const Route* route = find_route(head.path);
   if (route == nullptr) {
     return refuse(
@@ -244,6 +263,7 @@ void Service::decorate(const http::Request& request, http::Headers& headers) con
 void Service::observe(const http::Request& request, int status, double seconds) const {
   const Route* route = find_route(request.path);
   std::string_view name = route == nullptr ? "other" : route->path;
+  if (route == nullptr && find_page_file(request.path) != nullptr) name = request.path == "/" ? "/" : "/page";
   if (name == kModelPrefix) name = "/v1/models";
   context_->metrics.counter(MetricId::kHttpRequests, {name, request.method, std::to_string(status)}).add();
   context_->metrics.histogram(MetricId::kHttpDuration, {name}).observe(seconds);
@@ -253,6 +273,8 @@ void Service::handle(std::shared_ptr<http::Exchange> exchange) {
   const http::Request& request = exchange->request();
   const auto answer = [&](http::Response response) { exchange->respond(std::move(response)); };
   if (request.method == "OPTIONS") return answer({204, "", {}, {}, false});
+  if (const PageFile* file = find_page_file(request.path); file != nullptr)
+    return answer(page_response(*file, request));
   const Route* route = find_route(request.path);  // check_head has seen that there is one
 
   // What reads a body of any size is not work for an I/O thread.

@@ -1,0 +1,11 @@
+#include "server/page/page.h"
+
+namespace pivot::server {
+
+const PageFile* find_page_file(std::string_view path) {
+  for (const PageFile& file : page_files())
+    if (file.path == path) return &file;
+  return nullptr;
+}
+
+}  // namespace pivot::server
