@@ -149,22 +149,28 @@ template <class Format>
 static void decode_tile(const Matrix& w, std::int64_t row_begin, std::int64_t rows, std::int64_t col_begin,
                         std::int64_t padded, Tile& tile) {
   constexpr int kVecs = Format::kChunk / 8;
+  constexpr bool kFp8 = std::is_same_v<Format, Fp8Format>;
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::byte* row = w.codes + Format::bytes((row_begin + r) * w.cols);
     float* out = tile.weights + r * kTileCols;
+    CodeCheck check;
     for (std::int64_t c = 0; c < padded; c += Format::kChunk) {
       Vec values[kVecs];
       if (col_begin + c < w.cols) {
         decode_chunk<Format>(w, row, row_begin + r, col_begin + c, values);
+        if constexpr (kFp8)
+          if (col_begin + c + Format::kChunk <= w.cols) note_e4m3(row + col_begin + c, check);
       } else {
         for (int v = 0; v < kVecs; ++v) values[v] = zero();
       }
       for (int v = 0; v < kVecs; ++v) store(out + c + 8 * v, values[v]);
     }
-    if constexpr (std::is_same_v<Format, Fp8Format>) {
-      // NaN codes decode to 480 * 2^-120: give them back their meaning.
+    if constexpr (kFp8) {
+      // NaN codes decode to 480 * 2^-120: give them back their meaning. The codes of a part of a chunk were
+      // not noted and are looked at one by one.
       const std::int64_t codes = smaller(padded, w.cols - col_begin);
-      for (std::int64_t c = 0; c < codes; ++c)
+      const std::int64_t first = saw_nan(check) ? 0 : codes / Format::kChunk * Format::kChunk;
+      for (std::int64_t c = first; c < codes; ++c)
         if ((static_cast<unsigned>(row[col_begin + c]) & 0x7fu) == 0x7fu)
           out[c / 32 * 32 + c % 4 * 8 + c % 32 / 4] = __builtin_nanf("");
     }
@@ -232,11 +238,100 @@ static void multiply_rows(const Tile& tile, std::int64_t rows, const float* cons
     multiply<kVecsPerScale, 1, kTokens>(weights(), scales(), x, col, vecs, totals + r * 8);
 }
 
+// All columns of kRows rows and kTokens tokens in one go, for matrices that fit one tile of columns: totals
+// stay in registers or beside them, and outputs are written at once. The order of sums is that of multiply().
+template <int kVecsPerScale, int kRows, int kTokens>
+static void multiply_whole(const Tile& tile, std::int64_t first, const float* const* x, std::int64_t vecs,
+                           float global_scale, float* out, std::int64_t out_stride, bool round) {
+  const float *weights = tile.weights + first * kTileCols,
+              *scales = tile.scales + first * (kTileVecs / 4 * 8);
+  Vec total[kRows][kTokens] = {};
+  const std::int64_t step = kVecsPerScale == 0 ? vecs : kVecsPerScale;
+  for (std::int64_t begin = 0; begin < vecs; begin += step) {
+    const std::int64_t end = smaller(begin + step, vecs);
+    Vec acc[kRows][kTokens];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (int t = 0; t < kTokens; ++t) acc[r][t] = zero();
+    for (std::int64_t v = begin; v < end; ++v) {
+      Vec input[kTokens];
+#pragma GCC unroll 4
+      for (int t = 0; t < kTokens; ++t) input[t] = load(x[t] + 8 * v);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        const Vec weight = load(weights + r * kTileCols + 8 * v);
+#pragma GCC unroll 4
+        for (int t = 0; t < kTokens; ++t) acc[r][t] = fma(weight, input[t], acc[r][t]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 4
+      for (int t = 0; t < kTokens; ++t) {
+        if constexpr (kVecsPerScale == 0) {
+          total[r][t] = acc[r][t];
+        } else {
+          const Vec scale = load(scales + r * (kTileVecs / 4 * 8) + begin / kVecsPerScale * 8);
+          total[r][t] = fma(acc[r][t], scale, total[r][t]);
+        }
+      }
+  }
+#pragma GCC unroll 4
+  for (int t = 0; t < kTokens; ++t) {
+    alignas(32) float values[8] = {};
+    if constexpr (kRows == 4)
+      sum4(total[0][t], total[1][t], total[2][t], total[3][t], values);
+    else
+      sum4(total[0][t], total[0][t], total[0][t], total[0][t], values);
+    Vec result = load(values) * splat(global_scale);
+    if (round) result = round_to_bf16(result);
+    store(values, result);
+    std::memcpy(out + t * out_stride, values, kRows * sizeof(float));
+  }
+}
+
+template <int kVecsPerScale, int kTokens>
+static void multiply_whole_rows(const Tile& tile, std::int64_t rows, const float* const* x, std::int64_t vecs,
+                                float global_scale, float* out, std::int64_t out_stride, bool round) {
+  std::int64_t r = 0;
+  for (; r + 4 <= rows; r += 4)
+    multiply_whole<kVecsPerScale, 4, kTokens>(tile, r, x, vecs, global_scale, out + r, out_stride, round);
+  for (; r < rows; ++r)
+    multiply_whole<kVecsPerScale, 1, kTokens>(tile, r, x, vecs, global_scale, out + r, out_stride, round);
+}
+
+template <class Format>
+static void linear_one_tile(const Matrix& w, std::int64_t row_begin, std::int64_t row_end,
+                            const float* const* x, std::int64_t num_tokens, float* out,
+                            std::int64_t out_stride, bool round) {
+  constexpr int kScale = Format::kVecsPerScale;
+  Tile tile;
+  const std::int64_t padded = pivot::simd::padded_columns(w.cols);
+  for (std::int64_t row = row_begin; row < row_end; row += kTileRows) {
+    const std::int64_t rows = smaller(kTileRows, row_end - row);
+    decode_tile<Format>(w, row, rows, 0, padded, tile);
+    float* to = out + (row - row_begin);
+    std::int64_t t = 0;
+    for (; t + 3 <= num_tokens; t += 3)
+      multiply_whole_rows<kScale, 3>(tile, rows, x + t, padded / 8, w.global_scale, to + t * out_stride,
+                                     out_stride, round);
+    if (t + 2 == num_tokens)
+      multiply_whole_rows<kScale, 2>(tile, rows, x + t, padded / 8, w.global_scale, to + t * out_stride,
+                                     out_stride, round);
+    else if (t < num_tokens)
+      multiply_whole_rows<kScale, 1>(tile, rows, x + t, padded / 8, w.global_scale, to + t * out_stride,
+                                     out_stride, round);
+  }
+}
+
 template <class Format>
 static void linear_tiles(const Matrix& w, std::int64_t row_begin, std::int64_t row_end, const float* const* x,
                          std::int64_t num_tokens, float* out, std::int64_t out_stride, bool round) {
-  Tile tile;
   const std::int64_t padded = pivot::simd::padded_columns(w.cols);
+  if (padded <= kTileCols)
+    return linear_one_tile<Format>(w, row_begin, row_end, x, num_tokens, out, out_stride, round);
+  Tile tile;
   for (std::int64_t token = 0; token < num_tokens; token += kTileTokens) {
     const std::int64_t tokens = smaller(kTileTokens, num_tokens - token);
     for (std::int64_t row = row_begin; row < row_end; row += kTileRows) {
