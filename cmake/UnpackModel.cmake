@@ -1,5 +1,6 @@
 # Copies a packed checkpoint folder to TARGET and unpacks its weights, checking every file against SOURCE/SHA256SUMS.
-# Run as a script: cmake -DXZ=... -DSOURCE=... -DTARGET=... -P UnpackModel.cmake
+# A file that SOURCE does not have is taken from SHARED, where one is given: models with one tokenizer keep it once.
+# Run as a script: cmake -DXZ=... -DSOURCE=... [-DSHARED=...] -DTARGET=... -P UnpackModel.cmake
 file(MAKE_DIRECTORY ${TARGET})
 # The weights go to a temporary name first: a broken build leaves no half-written model behind.
 set(partial ${TARGET}/model.safetensors.partial)
@@ -22,6 +23,9 @@ foreach(line IN LISTS lines)
     set(file ${partial})
   else()
     set(file ${SOURCE}/${name})
+    if(NOT EXISTS ${file} AND SHARED)
+      set(file ${SHARED}/${name})
+    endif()
   endif()
   file(SHA256 ${file} found)
   if(NOT found STREQUAL wanted)

@@ -172,9 +172,12 @@ Result<int> run(CLI::App& app, ServeOptions& options) {
   service.fingerprint = fmt::format("fp_{:016x}", model.weights->fingerprint);
   service.version_json = version_json();
   service.info_json = info_json(values);
-  service.stop_tokens = model.stop_tokens();
+  const std::vector<TokenId> stop_tokens = model.stop_tokens();
+  service.stop_tokens = stop_tokens;
   PIVOT_TRY(service.encoding, resolve_encoding(options.encoding, model.folder));
   PIVOT_TRY(service.default_sampling, generation_defaults(model.folder));
+  ServeRecall serve_recall(options.recall);
+  PIVOT_TRY(model.backend, serve_recall.watch(model.backend, model.weights));
   instance_config.engine.weights = model.weights;
   instance_config.engine.backend = model.backend;
   instance_config.engine.knobs = model.knobs;
@@ -193,9 +196,11 @@ Result<int> run(CLI::App& app, ServeOptions& options) {
         .add_seconds("load_seconds", model.load_seconds)
         .info();
   }
+  PIVOT_TRY_VOID(serve_recall.start(*instance, options.model.model, stop_tokens));
   manager.ready();
   Watch watch(manager, instance->engine());
   while (wait_for_signal(signals, watch.interval()) == 0) watch.look();
+  serve_recall.stop();
   drain(*instance, signals, options.drain_seconds, manager, watch);
   instance->stop();
   server::LogLine("stopped").info();

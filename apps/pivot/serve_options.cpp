@@ -173,6 +173,7 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
   app.add_option("--log-format", options.log_format, "text, json, or auto: text on a terminal, else json")
       ->capture_default_str();
   app.add_option("--trace", options.trace, "Write a Chrome trace of steps and requests")->type_name("FILE");
+  add_serve_recall_options(app, options.recall);
 }
 
 Result<server::InstanceOptions> instance_options(const ServeOptions& options) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model_options.h"
+#include "serve_recall.h"
 #include "server/instance.h"
 
 namespace pivot::cli {
@@ -58,6 +59,7 @@ struct ServeOptions {
   double drain_seconds = 30;
   std::string log_format = "auto";
   std::string trace;
+  ServeRecallOptions recall;
 };
 
 void add_serve_options(CLI::App& app, ServeOptions& options);

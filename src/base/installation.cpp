@@ -17,18 +17,24 @@ Result<fs::path> running_executable_dir() {
   return executable.parent_path();
 }
 
+// ../share/pivot/FOLDER seen from the executable, where a checkpoint lies there.
+Result<fs::path> shipped_model_dir(const fs::path& executable_dir, std::string_view folder,
+                                   std::string_view argument) {
+  fs::path found = (executable_dir / ".." / "share" / "pivot" / folder).lexically_normal();
+  std::error_code error;
+  if (!fs::exists(found / "config.json", error)) {
+    return fail(ErrorCode::kNotFound,
+                "the model '{}' should be in {} and is not there; build it with `cmake --build BUILD_DIR "
+                "--target {}_model`, or give the path of a checkpoint folder instead of '{}'",
+                argument, found.string(), folder, argument);
+  }
+  return found;
+}
+
 }  // namespace
 
 Result<fs::path> embedded_model_dir(const fs::path& executable_dir) {
-  const fs::path folder = (executable_dir / ".." / "share" / "pivot" / "needle").lexically_normal();
-  std::error_code error;
-  if (!fs::exists(folder / "config.json", error)) {
-    return fail(ErrorCode::kNotFound,
-                "the embedded model should be in {} and is not there; build it with `cmake --build BUILD_DIR "
-                "--target needle_model`, or give the path of a checkpoint folder instead of '{}'",
-                folder.string(), kEmbeddedModelName);
-  }
-  return folder;
+  return shipped_model_dir(executable_dir, "needle", kEmbeddedModelName);
 }
 
 Result<fs::path> embedded_model_dir() {
@@ -50,6 +56,10 @@ Result<fs::path> shared_file(std::string_view relative) {
 
 Result<fs::path> resolve_model_argument(std::string_view model) {
   if (model == kEmbeddedModelName) return embedded_model_dir();
+  if (model == kTallyModelName) {
+    PIVOT_TRY(const fs::path folder, running_executable_dir());
+    return shipped_model_dir(folder, "tally", kTallyModelName);
+  }
   return fs::path(model);
 }
 

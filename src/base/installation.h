@@ -10,6 +10,8 @@ namespace pivot {
 
 // The MODEL argument that means "the small model that comes with pivot".
 inline constexpr std::string_view kEmbeddedModelName = "embedded";
+// The MODEL argument that means "the small model whose answers need many entries at once" (models/tally).
+inline constexpr std::string_view kTallyModelName = "tally";
 
 // The folder of the embedded model's checkpoint: ../share/pivot/needle seen from `executable_dir`. An
 // installation (PREFIX/bin, PREFIX/share) and a build tree (build/release/bin, build/release/share) have the
@@ -23,7 +25,8 @@ Result<std::filesystem::path> embedded_model_dir();
 // is missing.
 Result<std::filesystem::path> shared_file(std::string_view relative);
 
-// A MODEL argument as a path: `embedded` becomes embedded_model_dir(), anything else is returned as it is.
+// A MODEL argument as a path: `embedded` becomes embedded_model_dir(), `tally` the folder of the other model
+// that comes with pivot (kNotFound where it is missing), anything else is returned as it is.
 Result<std::filesystem::path> resolve_model_argument(std::string_view model);
 
 }  // namespace pivot

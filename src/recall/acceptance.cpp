@@ -1,17 +1,12 @@
 #include "recall/acceptance.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "numeric/formats.h"
-#include "numeric/quantize.h"
-#include "ops/cpu/reference/linear.h"
-#include "ops/cpu/reference/rope.h"
-#include "ops/rope.h"
+#include "recall/acceptance_tensors.h"
 #include "recall/probe_shadow.h"
 #include "text/chat/encode.h"
 #include "text/tokenizer/tokenizer.h"
@@ -19,28 +14,13 @@
 namespace pivot::recall {
 namespace {
 
-using reference::RopeAngles;
-using reference::Rounding;
-
 constexpr double kWantedRecall = 0.95;
 constexpr std::int64_t kRealVocabulary = 129280;
-
-struct Finding {
-  Outcome outcome = Outcome::kPass;
-  std::string detail;
-};
-Finding pass(std::string detail) { return {Outcome::kPass, std::move(detail)}; }
-Finding failed(std::string detail) { return {Outcome::kFail, std::move(detail)}; }
-Finding skipped(std::string why) { return {Outcome::kSkipped, std::move(why)}; }
 
 class Kit {
  public:
   explicit Kit(const AcceptanceSubject& subject) : s_(subject), config_(subject.weights->config) {}
 
-  Finding fp4_decode() const;
-  Finding scale_formula() const;
-  Finding rope() const;
-  Finding hadamard_twice() const;
   Result<Finding> continuity();
   Result<Finding> determinism();
   Result<Finding> restore();
@@ -75,106 +55,6 @@ class Kit {
   const AcceptanceSubject& s_;
   const ModelConfig& config_;
 };
-
-// An independent decoder: no table and no function of numeric/.
-double decode_e2m1(unsigned code) {
-  static constexpr double kMagnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-  return (code & 8u) != 0 ? -kMagnitudes[code & 7u] : kMagnitudes[code & 7u];
-}
-
-Finding Kit::fp4_decode() const {
-  std::int64_t rows = 0;
-  for (std::size_t l = 0; l < s_.weights->layers.size(); ++l)
-    for (const Matrix* w :
-         {&s_.weights->layers[l].ffn.experts[0].w1, &s_.weights->layers[l].ffn.experts[0].w2}) {
-      if (w->format != MatrixFormat::kFP4)
-        return skipped(fmt::format("the routed experts are {}, not FP4", to_string(w->format)));
-      std::vector<float> row(static_cast<std::size_t>(w->cols));
-      for (std::int64_t r = 0; r < std::min<std::int64_t>(w->rows, 16); ++r, ++rows) {
-        reference::dequantize_row(*w, r, row.data());
-        for (std::int64_t c = 0; c < w->cols; ++c) {
-          const auto byte = std::to_integer<unsigned>(w->codes[(r * w->cols + c) / 2]);
-          const auto scale = std::to_integer<int>(w->scales[(r * w->cols + c) / kFp4GroupCols]);
-          if (scale == 0xff)
-            return failed(fmt::format("layer {}: a scale byte of row {} is 0xff (NaN)", l, r));
-          const double wanted = std::ldexp(decode_e2m1(c % 2 == 0 ? byte & 15u : byte >> 4), scale - 127);
-          if (row[static_cast<std::size_t>(c)] != static_cast<float>(wanted))
-            return failed(
-                fmt::format("layer {}, row {}, column {}: decoded {}, an independent decoder says {}", l, r,
-                            c, row[static_cast<std::size_t>(c)], wanted));
-        }
-      }
-    }
-  return pass(fmt::format("{} rows of real experts equal an independent decoder's, no NaN scale", rows));
-}
-
-Finding Kit::scale_formula() const {
-  for (int k = -8; k <= 8; ++k) {
-    const auto value = [k](double a) { return static_cast<float>(std::ldexp(a, k)); };
-    const int expected = 127 + k;
-    const int next = expected + 1;
-    // The next BF16 value above 448 and 6 asks for twice the scale.
-    if (fp8_group_scale(value(448)) != expected || fp8_group_scale(value(450)) != next ||
-        fp4_group_scale(value(6)) != expected || fp4_group_scale(value(6.03125)) != next)
-      return failed(fmt::format("the scale of 448*2^{0} or 6*2^{0}, or of the next value, is wrong", k));
-  }
-  static constexpr std::pair<float, float> kTies[] = {{0.25f, 0}, {0.75f, 1}, {1.25f, 1}, {1.75f, 2},
-                                                      {2.5f, 2},  {3.5f, 4},  {5, 4}};
-  for (const auto& [from, to] : kTies) {
-    std::vector<float> group(32, 0.0f);
-    group[0] = 6;  // scale 1
-    group[1] = from;
-    quantize_dequantize_e2m1(group, 32);
-    if (group[1] != to) return failed(fmt::format("e2m1 rounds {} to {}, not to {}", from, group[1], to));
-  }
-  return pass("exact at 448*2^k and 6*2^k, doubled just above, ties to even");
-}
-
-Finding Kit::rope() const {
-  const std::vector<float> plain = rope_frequencies(config_.rope_main, config_.qk_rope_head_dim);
-  const std::vector<float> yarn = rope_frequencies(config_.rope_compress, config_.qk_rope_head_dim);
-  if (plain == yarn) return failed("layers with and without compression have the same frequencies");
-  const RopeConfig& c = config_.rope_compress;
-  std::string table = "the published table is for theta 160000 and factor 16 over 65536: not this model";
-  if (c.theta == 160000 && c.factor == 16.0 && c.original_max_position_embeddings == 65536 &&
-      config_.qk_rope_head_dim == 64) {
-    static constexpr std::pair<std::size_t, double> kTable[] = {
-        {15, 0.00363554}, {16, 0.00226563}, {20, 0.000296978}, {24, 1.95312e-5}, {31, 5.68053e-7}};
-    for (const auto& [i, wanted] : kTable)
-      if (std::fabs(yarn[i] - wanted) > 2e-5 * wanted)
-        return failed(fmt::format("w_{} is {}, specification 2.3 says {}", i, yarn[i], wanted));
-    table = "the table of specification 2.3 holds";
-  }
-  for (const std::int32_t position : {0, 1, 127, 65535, 1'000'000}) {
-    const RopeAngles angles(yarn.data(), static_cast<std::int64_t>(yarn.size()), position);
-    for (std::size_t i = 0; i < yarn.size(); ++i) {
-      const float angle = static_cast<float>(position) * yarn[i];
-      if (std::fabs(angles.cos[i] - std::cos(static_cast<double>(angle))) > 1e-6)
-        return failed(fmt::format("cos of pair {} at position {} is {}", i, position, angles.cos[i]));
-    }
-    std::vector<float> x(2 * yarn.size()), y;
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i + 1));
-    y = x;
-    reference::rotate(y.data(), angles, false, Rounding(Activations::kF32));
-    reference::rotate(y.data(), angles, true, Rounding(Activations::kF32));
-    if (relative_difference(y, x) > 1e-6)
-      return failed(fmt::format("forward and inverse at position {} differ from the identity by {:.2g}",
-                                position, relative_difference(y, x)));
-  }
-  return pass("forward and inverse are the identity up to position 1,000,000; the two layer kinds differ; " +
-              table);
-}
-
-Finding Kit::hadamard_twice() const {
-  std::vector<float> x(static_cast<std::size_t>(config_.index_head_dim)), y;
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(3 * i + 1));
-  y = x;
-  hadamard(y);
-  const bool changed = relative_difference(y, x) > 0.1;
-  hadamard(y);
-  if (!changed || relative_difference(y, x) > 1e-6) return failed("H(H(x)) is not x");
-  return pass("H(H(x)) = x; that keys and queries both have it is part of the audit");
-}
 
 Result<Finding> Kit::continuity() {
   const auto most = static_cast<std::int64_t>(s_.text.size());
@@ -359,12 +239,15 @@ Result<std::vector<Check>> accept(const AcceptanceSubject& subject) {
     if (subject.on_check) subject.on_check(checks.back());
     return {};
   };
-  PIVOT_TRY_VOID(
-      run("2", "FP4 decoding on real tensors", [&]() -> Result<Finding> { return kit.fp4_decode(); }));
-  PIVOT_TRY_VOID(
-      run("3", "scale formula and ties", [&]() -> Result<Finding> { return kit.scale_formula(); }));
-  PIVOT_TRY_VOID(run("6", "rotary embedding", [&]() -> Result<Finding> { return kit.rope(); }));
-  PIVOT_TRY_VOID(run("8", "Hadamard rotation", [&]() -> Result<Finding> { return kit.hadamard_twice(); }));
+  const auto on_tensors = [&](const char* number, const char* name, Finding (*check)(const ModelWeights&)) {
+    return run(number, name, [&]() -> Result<Finding> { return check(*subject.weights); });
+  };
+  PIVOT_TRY_VOID(on_tensors("2", "FP4 decoding on real tensors", check_fp4_decoding));
+  PIVOT_TRY_VOID(on_tensors("3", "scale formula and ties", check_scale_formula));
+  PIVOT_TRY_VOID(on_tensors("5", "Sinkhorn on real parameters", check_sinkhorn));
+  PIVOT_TRY_VOID(on_tensors("6", "rotary embedding", check_rope));
+  PIVOT_TRY_VOID(on_tensors("8", "Hadamard rotation", check_hadamard));
+  PIVOT_TRY_VOID(on_tensors("11", "router on real tables", check_router));
   PIVOT_TRY_VOID(run("4, 7, 9, 12", "every part against the oracle", [&] { return kit.audit(); }));
   PIVOT_TRY_VOID(run("7", "whole, chunked and stepwise agree", [&] { return kit.continuity(); }));
   PIVOT_TRY_VOID(run("-", "determinism", [&] { return kit.determinism(); }));
@@ -372,12 +255,8 @@ Result<std::vector<Check>> accept(const AcceptanceSubject& subject) {
   PIVOT_TRY_VOID(run("14", "recall grid", [&] { return kit.recall_grid(); }));
   PIVOT_TRY_VOID(run("15", "twin checkpoint", [&] { return kit.twin(); }));
   PIVOT_TRY_VOID(run("13", "official answers", [&] { return kit.vectors(); }));
-  for (const auto& [number, name, where] :
-       {std::tuple("5", "Sinkhorn", "ops tests"), std::tuple("10", "attention edges", "ops tests"),
-        std::tuple("11", "router", "ops tests")})
-    checks.push_back({number, name, Outcome::kSkipped,
-                      fmt::format("not a matter of the checkpoint: proven by the {} of this program", where),
-                      0});
+  checks.push_back({"10", "attention edges", Outcome::kSkipped,
+                    "not a matter of the checkpoint: proven by the ops tests of this program", 0});
   return checks;
 }
 

@@ -28,6 +28,8 @@ std::vector<Variant> variants_of(const AttributionSubject& subject) {
       return;
     variants.push_back(std::move(variant));
   };
+  add("after a restore", "state saved and restored", [](Variant& v) { v.path = Path::kRestored; });
+  add("oracle back-end", "everything that the back-end computes", [](Variant& v) { v.oracle = true; });
   add("all entries attended", "the indexer and its selection",
       [](Variant& v) { v.knobs.index_topk = kTopkAll; });
   add("index keys bf16", "the precision of index keys",
@@ -50,8 +52,6 @@ std::vector<Variant> variants_of(const AttributionSubject& subject) {
       [](Variant& v) { v.knobs.expert_act = ActQuant::kBf16; });
   add("long steps", "state carried between steps", [](Variant& v) { v.chunk_tokens = 4096; });
   add("odd steps", "state carried between steps", [](Variant& v) { v.chunk_tokens = kOddChunkTokens; });
-  add("after a restore", "state saved and restored", [](Variant& v) { v.path = Path::kRestored; });
-  add("oracle back-end", "everything that the back-end computes", [](Variant& v) { v.oracle = true; });
   return variants;
 }
 
@@ -138,6 +138,16 @@ const VariantResult* restored_loss(const Attribution& evidence) {
   return nullptr;
 }
 
+// Whether running this alternative, too, could not change the verdict. The restored run is always made: it
+// has faults of its own.
+bool is_settled(const Attribution& so_far, const Variant& next) {
+  if (next.path == Path::kRestored) return false;
+  if (so_far.right == so_far.cases) return true;  // nothing to get back
+  const bool part = std::any_of(so_far.audit.begin(), so_far.audit.end(), differs);
+  return part && std::any_of(so_far.variants.begin(), so_far.variants.end(),
+                             [](const VariantResult& v) { return v.variant.oracle && gains(v); });
+}
+
 std::string confidence(double p) { return p < 1e-4 ? "p < 0.0001" : fmt::format("p = {:.4f}", p); }
 
 std::string rule_out(const VariantResult& v) {
@@ -165,6 +175,10 @@ Result<Attribution> attribute(const AttributionSubject& subject, const std::vect
   attribution.audit = base.audit;
   attribution.right = std::count(base.right.begin(), base.right.end(), true);
   for (const Variant& variant : variants) {
+    if (!subject.every_variant && is_settled(attribution, variant)) {
+      ++attribution.skipped;
+      continue;
+    }
     VariantResult result;
     result.variant = variant;
     const bool restored = variant.path == Path::kRestored;
@@ -178,7 +192,7 @@ Result<Attribution> attribute(const AttributionSubject& subject, const std::vect
     for (std::size_t i = 0; i < cases.size(); ++i) result.pairs.add(base.right[i], run->right[i]);
     result.cases = attribution.cases;
     result.right = std::count(run->right.begin(), run->right.end(), true);
-    result.p = mcnemar_exact(result.pairs);
+    result.p = result.p_holm = mcnemar_exact(result.pairs);
     result.gain = paired_interval(result.pairs);
     if (restored) {
       attribution.restored_right = result.right;

@@ -30,6 +30,10 @@ struct AttributionSubject {
   const Tokenizer* tokenizer = nullptr;
   std::vector<TokenId> stop_tokens;
   int num_threads = 0;  // of the oracle
+  // false: an alternative that cannot change the verdict any more is not run. Where every answer is right
+  // nothing can be got back; where a part differs from the oracle, the oracle's own answers say what it
+  // costs.
+  bool every_variant = false;
   const CancelFlag* cancel = nullptr;
   ProgressFn on_progress;  // cases done and to do
 };
@@ -76,9 +80,10 @@ struct Verdict {
 
 struct Attribution {
   std::int64_t cases = 0;
-  std::int64_t right = 0;           // one-shot
-  std::int64_t restored_right = 0;  // after going back to a saved point
-  std::vector<VariantResult> variants;
+  std::int64_t right = 0;               // one-shot
+  std::int64_t restored_right = 0;      // after going back to a saved point
+  std::vector<VariantResult> variants;  // those that ran, in that order
+  std::int64_t skipped = 0;             // alternatives that could not have changed the verdict
   std::array<AuditCount, kNumParts> audit{};
   Verdict verdict;
 };

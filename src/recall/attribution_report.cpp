@@ -55,6 +55,12 @@ report::Document attribution_document(const RunFacts& facts, const Attribution& 
                           fmt::format("{:.4f}", v.p_holm)});
   }
   document.add(std::move(table));
+  if (a.skipped > 0)
+    document.paragraph(
+        fmt::format("{} more alternatives were not run: {} --every-variant runs them.", a.skipped,
+                    a.right == a.cases ? "every answer is right, so none can get one back."
+                                       : "the cause is settled."),
+        report::Tone::kMuted);
   report::Table parts;
   parts.caption = "Each part against the oracle, on the same activations";
   parts.columns = {{"part"},
@@ -92,6 +98,8 @@ std::string attribution_json(const RunFacts& facts, const Attribution& a) {
   json["knobs"] = facts.knobs;
   json["cases"] = a.cases;
   json["right"] = a.right;
+  json["restored_right"] = a.restored_right;
+  json["alternatives_not_needed"] = a.skipped;
   json["verdict"] = {{"kind", to_string(a.verdict.kind)},    {"component", a.verdict.component},
                      {"points_lost", a.verdict.points_lost}, {"low", a.verdict.points.low},
                      {"high", a.verdict.points.high},        {"p", a.verdict.p},

@@ -60,6 +60,8 @@ class Riddler {
         return frequent();
       case Task::kRounds:
         return rounds();
+      case Task::kTally:
+        return tally();
     }
     return {};
   }
@@ -182,6 +184,43 @@ class Riddler {
       (asked ? riddle.expected : riddle.foreign).push_back(note);
     }
     riddle.question = fmt::format("Repeat the second note on {}. Answer with the number alone.", topics[0]);
+    return riddle;
+  }
+
+  // Reports of one key that disagree: 10, 6, 2, 2, 2 and 2 for six values. Keys like it fill the text up to
+  // one report per 32 tokens. Every report counts, so an answer needs as many entries as there are reports.
+  Riddle tally() {
+    constexpr int kTimes[] = {10, 6, 2, 2, 2, 2};
+    constexpr std::size_t kReports = 24;
+    const auto all = static_cast<std::size_t>(
+        std::clamp<std::int64_t>(length_ / 32, kReports, std::int64_t{20} * kReports));
+    const std::vector<std::string> names = draw_keys(draws_, (all + kReports - 1) / kReports);
+    Riddle riddle;
+    for (std::size_t key = 0; key < names.size(); ++key) {
+      std::vector<Fact> reports;
+      for (std::size_t v = 0; v < std::size(kTimes); ++v) {
+        const std::string value = fresh(draw_group);
+        // Values of other keys are no answer to this one, and none of them is the asked key's.
+        if (key == 0) (v == 0 ? riddle.expected : riddle.foreign).push_back(value);
+        for (int n = 0; n < kTimes[v]; ++n)
+          reports.push_back({needle_opening("code", names[key]), value, ".", key == 0 && v == 0});
+      }
+      draws_.shuffle(reports);
+      // The report that is placed exactly has the winning value.
+      if (key == 0)
+        std::iter_swap(reports.begin(), std::find_if(reports.begin(), reports.end(),
+                                                     [](const Fact& report) { return report.asked; }));
+      for (Fact& report : reports)
+        if (riddle.facts.size() < all) riddle.facts.push_back(std::move(report));
+    }
+    riddle.question =
+        wording_ == Wording::kNeedle
+            ? fmt::format("Which secret code for {} is given most often?", names[0])
+            : fmt::format(
+                  "Several special magic codes for {} are mentioned in the text above. Which of them is "
+                  "mentioned most often? Answer with the code alone.",
+                  names[0]);
+    riddle.answer_tokens = 32;
     return riddle;
   }
 

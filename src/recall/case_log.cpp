@@ -50,6 +50,8 @@ Json case_json(const CaseResult& r) {
                {"decode_seconds", r.decode_seconds},
                {"finish_reason", r.finish_reason},
                {"fidelity", Json::array()}};
+  if (!r.failure.empty()) json["failure"] = r.failure;
+  if (!r.remarks.empty()) json["remarks"] = r.remarks;
   for (const TokenRange& fact : r.facts) json["facts"].push_back({fact.begin, fact.end});
   for (const LayerFidelity& f : r.fidelity) json["fidelity"].push_back(fidelity_json(f));
   return json;
@@ -79,6 +81,8 @@ CaseResult read_case(const Json& json) {
   get(json, "prefill_seconds", r.prefill_seconds);
   get(json, "decode_seconds", r.decode_seconds);
   get(json, "finish_reason", r.finish_reason);
+  r.failure = json.value("failure", "");
+  r.remarks = json.value("remarks", "");
   for (const Json& from : json.at("fidelity")) {
     LayerFidelity f;
     get(from, "layer", f.layer);
@@ -184,7 +188,7 @@ Result<CaseLog> CaseLog::open(const std::filesystem::path& path, const std::stri
 
 const CaseResult* CaseLog::find(const std::string& id) const {
   const auto found = done_.find(id);
-  return found == done_.end() ? nullptr : &found->second;
+  return found == done_.end() || !found->second.failure.empty() ? nullptr : &found->second;
 }
 
 Result<> CaseLog::append(const CaseResult& result) {

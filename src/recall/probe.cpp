@@ -11,6 +11,7 @@
 #include "ops/cpu/reference/linear.h"
 #include "ops/cpu/reference/rope.h"
 #include "ops/rope.h"
+#include "recall/attention_share.h"
 #include "recall/device_rows.h"
 #include "recall/probe_shadow.h"
 
@@ -18,15 +19,6 @@ namespace pivot::recall {
 namespace {
 
 using namespace reference;
-
-// Fewer probabilities than 2^-149 of the largest are lost anyway.
-double mass_of(const std::vector<double>& logits, double maximum, const std::vector<bool>& kept,
-               bool only_kept) {
-  double mass = 0;
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    if (!only_kept || kept[i]) mass += std::exp(logits[i] - maximum);
-  return mass;
-}
 
 double deviation(const std::vector<float>& values) {
   double sum = 0, squares = 0;
@@ -175,14 +167,7 @@ void Probe::attention(const LayerContext& layer, const Knobs& knobs, const StepB
       const PagedView& rows = p.cache.compressed;
       const std::vector<float> keys = read_entries(inner(), p.cache.index_keys, span.table, 0, entries);
       const std::vector<float> values = read_entries(inner(), rows, span.table, 0, entries);
-      // Raw rows that any of the measured queries sees.
-      const std::int64_t first =
-          std::max<std::int64_t>(0, span.start_position - layer.config->sliding_window + 1);
-      std::vector<float> raw = read_ring(inner(), p.cache.window, span.slot, first, span.start_position);
-      const std::vector<float> own =
-          read_acts(inner(), p.kv, std::int64_t{span.first_token} * layer.config->head_dim,
-                    std::int64_t{span.num_tokens} * layer.config->head_dim);
-      raw.insert(raw.end(), own.begin(), own.end());
+      const std::vector<float> raw = read_raw_rows(inner(), *layer.config, span, p);
       for (const auto& [token, query] : shadow.queries) measure(layer, span, token, p, keys, values, raw);
       shadow.queries.clear();
     }
@@ -216,15 +201,8 @@ void Probe::measure(const LayerContext& layer, const SequenceSpan& span, std::in
   const std::vector<float> w = read_floats(inner(), index_weights_, std::int64_t{token} * heads, heads);
   const std::vector<float> actual = scores_of(q.data(), w.data(), keys);
 
-  std::vector<bool> kept(static_cast<std::size_t>(result.visible), true);
-  result.selected = result.visible;
-  if (p.selected != nullptr) {
-    std::fill(kept.begin(), kept.end(), false);
-    const auto count = read_ints(inner(), p.selected_count, token, 1)[0];
-    for (const std::int32_t j : read_ints(inner(), p.selected, std::int64_t{token} * p.topk, count))
-      if (j >= 0 && j < result.visible) kept[static_cast<std::size_t>(j)] = true;
-    result.selected = std::count(kept.begin(), kept.end(), true);
-  }
+  const std::vector<bool> kept = kept_entries(inner(), p, token, result.visible);
+  result.selected = std::count(kept.begin(), kept.end(), true);
   // Overlap with, and margin at, the size that index_topk asks for.
   const std::int64_t wanted =
       wanted_topk_ == 0 ? result.visible : std::min<std::int64_t>(wanted_topk_, result.visible);
@@ -276,39 +254,11 @@ void Probe::measure(const LayerContext& layer, const SequenceSpan& span, std::in
     result.fact_selected &= selected;
   }
 
-  // Attention probabilities: raw rows of the window, all entries, the sink.
-  const std::int64_t width = config.head_dim;
-  const std::int64_t first = std::max<std::int64_t>(0, span.start_position - config.sliding_window + 1);
-  const std::int64_t begin = std::max<std::int64_t>(0, result.position - config.sliding_window + 1);
-  const std::vector<float> queries =
-      read_acts(inner(), p.q, std::int64_t{token} * config.num_attention_heads * width,
-                config.num_attention_heads * width);
-  const double scale = 1 / std::sqrt(static_cast<double>(width));
-  const auto dot = [&](const float* a, const float* b) {
-    float sum = 0;
-    for (std::int64_t i = 0; i < width; ++i) sum += a[i] * b[i];
-    return static_cast<double>(sum) * scale;
-  };
   const AttentionWeights& weights = weights_->layers[static_cast<std::size_t>(layer.layer)].attn;
-  double kept_mass = 0, entry_mass = 0, lost_share = 0;
-  for (std::int64_t h = 0; h < config.num_attention_heads; ++h) {
-    const float* head = queries.data() + h * width;
-    std::vector<double> entries(static_cast<std::size_t>(result.visible)), window;
-    for (std::int64_t j = 0; j < result.visible; ++j)
-      entries[static_cast<std::size_t>(j)] = dot(head, rows.data() + j * width);
-    for (std::int64_t at = begin; at <= result.position; ++at)
-      window.push_back(dot(head, raw.data() + (at - first) * width));
-    const double sink = weights.attn_sink[static_cast<std::size_t>(h)];
-    const double maximum = std::max({sink, *std::max_element(entries.begin(), entries.end()),
-                                     *std::max_element(window.begin(), window.end())});
-    const double all = mass_of(entries, maximum, kept, false), some = mass_of(entries, maximum, kept, true);
-    const double total = all + mass_of(window, maximum, kept, false) + std::exp(sink - maximum);
-    entry_mass += all / total;
-    kept_mass += some / total;
-    lost_share += (all - some) / total;
-  }
-  result.entry_mass = entry_mass > 0 ? kept_mass / entry_mass : 1;
-  result.total_mass = 1 - lost_share / static_cast<double>(config.num_attention_heads);
+  const AttentionShare share =
+      attention_share(inner(), config, span, token, p, rows, raw, weights.attn_sink, /*first_head=*/0, 1);
+  result.entry_mass = share.kept_of_entries(kept);
+  result.total_mass = share.kept_of_all(kept);
   fidelity_.push_back(result);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,8 @@ namespace pivot::recall {
 namespace {
 
 using report::Align;
+
+constexpr std::size_t kListedCases = 12;
 
 struct Tally {
   std::int64_t right = 0, cases = 0;
@@ -148,9 +151,37 @@ void fidelity_table(report::Document& document, const std::vector<CaseResult>& r
   document.add(std::move(table));
 }
 
+std::vector<CaseResult> answered_of(const std::vector<CaseResult>& results) {
+  std::vector<CaseResult> answered;
+  std::copy_if(results.begin(), results.end(), std::back_inserter(answered),
+               [](const CaseResult& r) { return r.failure.empty(); });
+  return answered;
+}
+
+// What a server did not answer, and what it said of itself that cannot be.
+void server_tables(report::Document& document, const std::vector<CaseResult>& all) {
+  const auto list = [&](const std::string& heading, const std::string& column, const auto& text_of) {
+    report::Table table;
+    table.columns = {{"case"}, {column}};
+    std::size_t count = 0;
+    for (const CaseResult& r : all)
+      if (!text_of(r).empty() && ++count <= kListedCases)
+        table.rows.push_back({r.id, report::truncate(text_of(r), 160)});
+    if (count == 0) return;
+    document.heading(heading);
+    if (count > kListedCases) table.caption = fmt::format("The first {} of {}", kListedCases, count);
+    document.add(std::move(table));
+  };
+  list("Cases without an answer, left out of every figure", "why",
+       [](const CaseResult& r) -> const std::string& { return r.failure; });
+  list("What the server says of its answers and cannot be", "remark",
+       [](const CaseResult& r) -> const std::string& { return r.remarks; });
+}
+
 }  // namespace
 
-report::Document run_document(const RunFacts& facts, const std::vector<CaseResult>& results) {
+report::Document run_document(const RunFacts& facts, const std::vector<CaseResult>& all) {
+  const std::vector<CaseResult> results = answered_of(all);
   report::Document document;
   document.title = fmt::format("Recall of {}", facts.model);
   document.subtitle =
@@ -160,6 +191,10 @@ report::Document run_document(const RunFacts& facts, const std::vector<CaseResul
   if (facts.partial)
     document.paragraph(fmt::format("PARTIAL: stopped after {} of {} cases; the figures below are of these.",
                                    results.size(), facts.wanted_cases),
+                       report::Tone::kWarning);
+  if (results.size() < all.size())
+    document.paragraph(fmt::format("{} of {} cases got no answer; the figures below are of the others.",
+                                   all.size() - results.size(), all.size()),
                        report::Tone::kWarning);
   tally_table(document, "By length", "tokens", results, [](const CaseResult& r) {
     return std::pair(r.spec.length_tokens, std::to_string(r.spec.length_tokens));
@@ -178,7 +213,7 @@ report::Document run_document(const RunFacts& facts, const std::vector<CaseResul
     report::Table table;
     table.columns = {{"case"}, {"wanted"}, {"answer"}};
     for (const CaseResult& r : results) {
-      if (r.score.exact || table.rows.size() >= 12) continue;
+      if (r.score.exact || table.rows.size() >= kListedCases) continue;
       std::string wanted;
       for (const std::string& value : r.expected) wanted += (wanted.empty() ? "" : ", ") + value;
       table.rows.push_back({r.id, wanted, report::truncate(r.answer, 80)});
@@ -187,6 +222,7 @@ report::Document run_document(const RunFacts& facts, const std::vector<CaseResul
       table.caption = fmt::format("The first {} of {}", table.rows.size(), wrong);
     document.add(std::move(table));
   }
+  server_tables(document, all);
   document.heading("What this says, and what it does not");
   document.paragraph(
       "Synthetic questions about planted facts, greedy answers, exact comparison. A high figure shows that "
@@ -196,7 +232,8 @@ report::Document run_document(const RunFacts& facts, const std::vector<CaseResul
   return document;
 }
 
-std::string run_json(const RunFacts& facts, const std::vector<CaseResult>& results) {
+std::string run_json(const RunFacts& facts, const std::vector<CaseResult>& all) {
+  const std::vector<CaseResult> results = answered_of(all);
   nlohmann::ordered_json json;
   json["model"] = facts.model;
   json["device"] = facts.device;
@@ -206,6 +243,7 @@ std::string run_json(const RunFacts& facts, const std::vector<CaseResult>& resul
   json["text_tokens"] = facts.text_tokens;
   json["partial"] = facts.partial;
   json["wanted_cases"] = facts.wanted_cases;
+  json["unanswered_cases"] = all.size() - results.size();
   json["seconds"] = facts.seconds;
   std::map<Task, Tally> tasks;
   for (const CaseResult& r : results) tasks[r.spec.task].add(r);
@@ -235,7 +273,7 @@ std::string run_json(const RunFacts& facts, const std::vector<CaseResult>& resul
                                 {"fact_rank", t.worst_rank},
                                 {"fact_selected", t.selected}});
   json["cases"] = nlohmann::ordered_json::array();
-  for (const CaseResult& r : results) json["cases"].push_back(nlohmann::ordered_json::parse(to_json(r)));
+  for (const CaseResult& r : all) json["cases"].push_back(nlohmann::ordered_json::parse(to_json(r)));
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -17,6 +17,7 @@ struct RunFacts {
   double seconds = 0;
 };
 
+// Cases without an answer (CaseResult::failure) are listed and count in no figure.
 report::Document run_document(const RunFacts& facts, const std::vector<CaseResult>& results);
 std::string run_json(const RunFacts& facts, const std::vector<CaseResult>& results);
 

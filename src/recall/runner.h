@@ -51,6 +51,8 @@ struct CaseResult {
   double decode_seconds = 0;
   std::string finish_reason;
   std::vector<LayerFidelity> fidelity;  // empty without a probe
+  std::string failure;                  // why there is no answer; empty: there is one, right or wrong
+  std::string remarks;                  // what a server said of its answer that cannot be
 };
 
 struct CaseRunner {
@@ -78,6 +80,7 @@ class CaseLog {
   CaseLog& operator=(CaseLog&&) = delete;
   ~CaseLog();
 
+  // null for a case that is not there or was not answered: that one is asked again.
   const CaseResult* find(const std::string& id) const;
   std::size_t size() const { return done_.size(); }
   Result<> append(const CaseResult& result);

@@ -22,6 +22,7 @@ constexpr std::array kTasks = {
     TaskInfo{Task::kVariables, "variables", "the value at the end of a chain of assignments"},
     TaskInfo{Task::kFrequentWords, "frequent", "the three words that occur most often"},
     TaskInfo{Task::kRounds, "rounds", "the second note on a topic, in order"},
+    TaskInfo{Task::kTally, "tally", "the value that most of a key's 24 reports give"},
 };
 static_assert(kTasks.size() == kNumTasks);
 

@@ -33,8 +33,9 @@ enum class Task : std::uint8_t {
   kVariables,      // a chain of assignments: which value has the last variable
   kFrequentWords,  // the three words that occur most often
   kRounds,         // notes on topics in order: the second one on a topic
+  kTally,          // one key with 24 reports of 6 values: the value given most often (10 times)
 };
-inline constexpr int kNumTasks = 10;
+inline constexpr int kNumTasks = 11;
 
 struct TaskInfo {
   Task task;

@@ -66,6 +66,7 @@ const std::vector<std::string>& common_words() {
 }
 
 std::string draw_number(Draws& draws) { return fmt::format("{:06d}", draws.below(1'000'000)); }
+std::string draw_group(Draws& draws) { return fmt::format("{:03d}", draws.below(1'000)); }
 
 std::string draw_code(Draws& draws) {
   static constexpr std::string_view kAlphabet = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ";

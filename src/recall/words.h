@@ -14,6 +14,7 @@ const std::vector<std::string>& key_names();
 const std::vector<std::string>& common_words();
 
 std::string draw_number(Draws& draws);  // six digits
+std::string draw_group(Draws& draws);   // three digits
 std::string draw_code(Draws& draws);    // "K7F-93XQ-2D": no I, O, 0 or 1
 // `count` different keys; REQUIRES count <= key_names().size().
 std::vector<std::string> draw_keys(Draws& draws, std::size_t count);

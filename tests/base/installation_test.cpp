@@ -32,6 +32,9 @@ TEST(Installation, SaysWhereItLookedAndWhatToDo) {
 TEST(Installation, LeavesOtherModelArgumentsAlone) {
   EXPECT_EQ(resolve_model_argument("/models/flash").value(), "/models/flash");
   EXPECT_EQ(resolve_model_argument("embedded-not").value(), "embedded-not");
+  const auto tally = resolve_model_argument("tally");  // beside the test's own executable: nowhere
+  ASSERT_FALSE(tally);
+  EXPECT_NE(tally.error().message.find("tally_model"), std::string::npos) << tally.error().message;
 }
 
 TEST(EmbeddedModel, IsUnpackedCompletely) {

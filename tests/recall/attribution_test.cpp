@@ -19,7 +19,7 @@ Attribution attribute_fault(Fault fault) {
   // otherwise.
   if (fault == Fault::kCompressorLostBetweenSteps) subject.chunk_tokens = 6;
   subject.backend = make_faulty_backend(subject.backend, subject.weights, subject.knobs, fault).value();
-  return attribute(subject, cases(3, 3)).value();
+  return attribute(subject, cases(3, 2)).value();
 }
 
 class InjectedFault : public testing::TestWithParam<FaultInfo> {};
@@ -39,6 +39,20 @@ TEST_P(InjectedFault, IsLaidAtItsPart) {
   EXPECT_EQ(to_string(verdict.part), to_string(GetParam().part)) << verdict.sentence;
   RecordProperty("verdict", verdict.sentence);
   std::printf("%s: %s\n", std::string(GetParam().name).c_str(), verdict.sentence.c_str());
+}
+
+TEST(Attribution, RunsWhatCannotMatterOnlyWhenAsked) {
+  AttributionSubject subject = embedded_subject();
+  const std::vector<Case> few = cases(3, 1);
+  const Attribution lean = attribute(subject, few).value();
+  ASSERT_EQ(lean.right, lean.cases);
+  EXPECT_EQ(lean.variants.size(), 1u);  // after a restore
+  EXPECT_GT(lean.skipped, 5);
+  subject.every_variant = true;
+  const Attribution full = attribute(subject, few).value();
+  EXPECT_EQ(full.skipped, 0);
+  EXPECT_EQ(full.variants.size(), lean.variants.size() + static_cast<std::size_t>(lean.skipped));
+  EXPECT_EQ(full.verdict.kind, lean.verdict.kind);
 }
 
 TEST(Attribution, CleanRunsAreNotAccused) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include <algorithm>
 
 #include "base/file.h"
@@ -73,6 +75,25 @@ TEST(Task, FactsHoldTheValuesWhereTheySay) {
   }
   const Case several = builder().build({Task::kMultiValue, 2048, 0.3, 3, 4, 0, 9}).value();
   ASSERT_EQ(several.facts.size(), 3u);
+}
+
+TEST(Task, ATallyIsWonByTheValueOfMostReports) {
+  const Case test = builder().build({Task::kTally, 1024, 0.3, 2, 4, 0, 9}).value();
+  ASSERT_EQ(test.expected.size(), 1u);
+  EXPECT_EQ(test.facts.size(), 10u);
+  for (const TokenRange& fact : test.facts) EXPECT_EQ(text_of(test, fact), test.expected[0]);
+  // Count the asked key's reports in the text itself.
+  const std::string whole = text_of(test, {0, static_cast<std::int64_t>(test.prompt.size())});
+  const std::string text = whole.substr(0, whole.find("That is the end of the text."));
+  const std::string name = test.question.substr(std::string("Which secret code for ").size(),
+                                                test.question.find(" is given") - 22);
+  const std::string opening = "secret code for " + name + " is ";
+  std::map<std::string, int> times;
+  for (std::size_t at = text.find(opening); at != std::string::npos; at = text.find(opening, at + 1))
+    ++times[text.substr(at + opening.size(), 3)];
+  EXPECT_EQ(times.size(), 6u);
+  EXPECT_EQ(times[test.expected[0]], 10);
+  for (const std::string& other : test.foreign) EXPECT_GE(6, times[other]);
 }
 
 TEST(Task, DepthPlacesTheFact) {

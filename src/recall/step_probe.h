@@ -1,0 +1,72 @@
+// Fidelity of the indexer's selection on a running server: one query of one layer in 1 of N steps.
+//
+// Stands between the engine and its back-end. A server keeps no full-precision copy of its index keys, so the
+// yardstick here is the attention itself: the entries that would get most of it, were all attended to,
+// against those that were selected. What is lost by selecting shows; that index keys are rounded shows as far
+// as it changes the selection. Reads wait for the device, so back-ends whose steps are recorded (CUDA graphs)
+// are not for it: see supports_step_probe.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "recall/forwarding_backend.h"
+
+namespace pivot::recall {
+
+struct StepFidelity {
+  std::int32_t layer = 0;
+  std::int64_t position = 0;
+  std::int64_t visible = 0;   // compressed entries
+  std::int64_t selected = 0;  // equals visible where nothing was left out
+  double overlap =
+      1;  // share of the entries with the most attention (as many as selected) that were selected
+  double entry_mass = 1;  // share of all entries' attention that the selected ones get
+};
+
+struct StepProbeOptions {
+  std::int64_t every_steps = 64;
+  // Of wall time, whatever every_steps says: after a measurement of t seconds none is made for t / max_share.
+  double max_share = 0.02;
+  std::int64_t heads = 2;                                     // looked at in one measurement, in turn
+  std::function<void(const StepFidelity&)> on_measured = {};  // on the thread that runs the steps
+};
+
+// The wait after a measurement (of a probe, of a canary) that took `busy` seconds, so that measuring takes at
+// most `max_share` of the time.
+double pause_seconds(double busy_seconds, double max_share);
+
+// False for a back-end whose steps cannot be looked into while they run.
+bool supports_step_probe(const Backend& backend);
+
+class StepProbe final : public ForwardingBackend {
+ public:
+  // `weights` on the host. REQUIRES: supports_step_probe(*inner), every_steps >= 1, 0 < max_share <= 1.
+  StepProbe(std::shared_ptr<Backend> inner, std::shared_ptr<const ModelWeights> weights,
+            StepProbeOptions options);
+
+  std::uint64_t measured() const { return measured_; }
+  double busy_seconds() const { return busy_seconds_; }
+
+  void embed(const StepBatch& batch, const EmbedParams& p) override;
+  void attention(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
+                 const AttentionParams& p) override;
+
+ private:
+  void measure(const LayerContext& layer, const SequenceSpan& span, const AttentionParams& p);
+
+  using Clock = std::chrono::steady_clock;
+  std::shared_ptr<const ModelWeights> weights_;
+  StepProbeOptions options_;
+  std::vector<std::int32_t> indexed_layers_;
+  std::uint64_t steps_ = 0;
+  std::uint64_t turn_ = 0;   // of layers, sequences and heads
+  std::int32_t armed_ = -1;  // the layer to look at in this step; -1: none
+  Clock::time_point not_before_;
+  std::uint64_t measured_ = 0;
+  double busy_seconds_ = 0;
+};
+
+}  // namespace pivot::recall
