@@ -11,6 +11,8 @@
 namespace pivot {
 namespace {
 
+constexpr PagePool kPools[] = {PagePool::kRatio4, PagePool::kRatio128};
+
 std::string describe_part(const SnapshotPart& part) {
   return fmt::format("{} of layer {}", to_string(part.component), part.layer);
 }
@@ -25,16 +27,22 @@ std::int32_t state_width(const CacheLayout& layout, const SnapshotPart& part) {
                                                                         : layout.compressor_width128;
 }
 
-// A sequence's state copied to the host, slot and pages, with the row addresses that a part needs. Reading
-// fills it from the pool, writing flushes it back.
+// A state copied to the host, slot and pages, with the row addresses that a part needs. Reading fills it from
+// the pool, writing flushes it back.
 class HostImage {
  public:
-  explicit HostImage(const SequenceState& sequence) : sequence_(sequence), layout_(sequence.pool().layout()) {
-    slot_.resize(static_cast<std::size_t>(layout_.slot_bytes));
-    for (PagePool pool : {PagePool::kRatio4, PagePool::kRatio128})
-      pages_[static_cast<int>(pool)].resize(
-          sequence.pages(pool).size() * static_cast<std::size_t>(layout_.page_bytes[static_cast<int>(pool)]));
+  // Of a sequence, whole.
+  explicit HostImage(const SequenceState& sequence) : pool_(sequence.pool()), slot_id_(sequence.slot()) {
+    resize();
+    for (PagePool pool : kPools) take_pages(pool, sequence.pages(pool), 0);
     transfer(/*to_device=*/false);
+  }
+  // Of an image, with the pages of tokens from `from` on.
+  HostImage(const StateImage& image, std::int64_t from) : pool_(image.pool()) {
+    resize();
+    for (PagePool pool : kPools) take_pages(pool, image.pages(pool), from / layout_.options.block_tokens);
+    transfer(/*to_device=*/false);
+    image.copy_fixed(slot_);
   }
 
   void flush() { transfer(/*to_device=*/true); }
@@ -66,8 +74,8 @@ class HostImage {
       } else {
         const PagePool pool = layout_.pool_of(part.layer);
         page_rows = layout_.page_rows(pool);
-        page = pages_[static_cast<int>(pool)].data() +
-               (part.begin + i) / page_rows * layout_.page_bytes[static_cast<int>(pool)] +
+        const std::int64_t number = (part.begin + i) / page_rows - first_page_;
+        page = pages_[static_cast<int>(pool)].data() + number * layout_.page_bytes[static_cast<int>(pool)] +
                (part.component == Component::kIndexKeys ? layer.index_keys_offset : layer.compressed_offset);
         index = static_cast<std::int32_t>((part.begin + i) % page_rows);
       }
@@ -85,33 +93,63 @@ class HostImage {
       std::memcpy(bytes, image, static_cast<std::size_t>(size));
   }
 
+  void resize() { slot_.resize(static_cast<std::size_t>(layout_.slot_bytes)); }
+
+  // A page is a block in either pool, so both leave out the same number.
+  void take_pages(PagePool pool, std::span<const std::int32_t> ids, std::int64_t first) {
+    first_page_ = first;
+    auto& taken = ids_[static_cast<int>(pool)];
+    taken.assign(ids.begin() + std::min<std::ptrdiff_t>(first, std::ssize(ids)), ids.end());
+    pages_[static_cast<int>(pool)].resize(
+        taken.size() * static_cast<std::size_t>(layout_.page_bytes[static_cast<int>(pool)]));
+  }
+
   void transfer(bool to_device) {
-    CachePool& pool = sequence_.pool();
     const auto one = [&](std::byte* device, std::byte* host, std::int64_t bytes) {
       if (to_device)
-        pool.backend().upload(device, host, bytes);
+        pool_.backend().upload(device, host, bytes);
       else
-        pool.backend().download(host, device, bytes);
+        pool_.backend().download(host, device, bytes);
     };
-    one(pool.slot_data(sequence_.slot()), slot_.data(), layout_.slot_bytes);
-    for (PagePool kind : {PagePool::kRatio4, PagePool::kRatio128}) {
+    if (slot_id_ >= 0) one(pool_.slot_data(slot_id_), slot_.data(), layout_.slot_bytes);
+    for (PagePool kind : kPools) {
       const std::int64_t page_bytes = layout_.page_bytes[static_cast<int>(kind)];
       std::byte* host = pages_[static_cast<int>(kind)].data();
-      for (std::int32_t page : sequence_.pages(kind)) {
-        one(pool.page_data(kind, PageId{page}), host, page_bytes);
+      for (std::int32_t page : ids_[static_cast<int>(kind)]) {
+        one(pool_.page_data(kind, PageId{page}), host, page_bytes);
         host += page_bytes;
       }
     }
   }
 
-  const SequenceState& sequence_;
-  const CacheLayout& layout_;
+  CachePool& pool_;
+  const CacheLayout& layout_ = pool_.layout();
+  std::int32_t slot_id_ = -1;
+  std::int64_t first_page_ = 0;
   std::vector<std::byte> slot_;
+  std::vector<std::int32_t> ids_[kNumPagePools];
   std::vector<std::byte> pages_[kNumPagePools];
 };
 
-std::uint64_t checksum(const std::byte* bytes, std::int64_t size) {
-  return XXH3_64bits(bytes, static_cast<std::size_t>(size));
+bool grows(Component component) {
+  return component == Component::kCompressed || component == Component::kIndexKeys;
+}
+
+// Gives the parts their places and copies them.
+void fill_parts(Snapshot& snapshot, HostImage& image) {
+  std::int64_t total = 0;
+  for (SnapshotPart& part : snapshot.parts) {
+    part.offset = total;
+    total += part.size_bytes;
+  }
+  snapshot.bytes.resize(static_cast<std::size_t>(total));
+  for (SnapshotPart& part : snapshot.parts) {
+    const std::span<std::byte> bytes =
+        std::span(snapshot.bytes)
+            .subspan(static_cast<std::size_t>(part.offset), static_cast<std::size_t>(part.size_bytes));
+    image.copy_part(part, bytes.data(), /*write=*/false);
+    part.checksum = snapshot_checksum(bytes);
+  }
 }
 
 }  // namespace
@@ -166,19 +204,37 @@ Snapshot export_sequence(const SequenceState& sequence, std::uint64_t checkpoint
   snapshot.knobs_hash = layout.state_hash;
   snapshot.tokens.assign(sequence.tokens().begin(), sequence.tokens().end());
   snapshot.parts = required_parts(layout, sequence.position());
-  std::int64_t total = 0;
-  for (SnapshotPart& part : snapshot.parts) {
-    part.offset = total;
-    total += part.size_bytes;
-  }
-  snapshot.bytes.resize(static_cast<std::size_t>(total));
   HostImage image(sequence);
-  for (SnapshotPart& part : snapshot.parts) {
-    std::byte* bytes = snapshot.bytes.data() + part.offset;
-    image.copy_part(part, bytes, /*write=*/false);
-    part.checksum = checksum(bytes, part.size_bytes);
-  }
+  fill_parts(snapshot, image);
   return snapshot;
+}
+
+Snapshot export_image(const StateImage& image, std::span<const TokenId> tokens, std::int64_t from,
+                      std::uint64_t checkpoint_fingerprint) {
+  const CacheLayout& layout = image.pool().layout();
+  PIVOT_CHECK(static_cast<std::int64_t>(tokens.size()) == image.position() && from >= 0 &&
+                  from <= image.position() && from % layout.options.block_tokens == 0,
+              "{} tokens, from {}, position {}", tokens.size(), from, image.position());
+  Snapshot snapshot;
+  snapshot.checkpoint_fingerprint = checkpoint_fingerprint;
+  snapshot.knobs_hash = layout.state_hash;
+  snapshot.tokens.assign(tokens.begin() + from, tokens.end());
+  for (SnapshotPart part : required_parts(layout, image.position())) {
+    if (grows(part.component)) {
+      const std::int64_t row_bytes = part.size_bytes / (part.end - part.begin);
+      part.begin = from / layout.layers[static_cast<std::size_t>(part.layer)].ratio;
+      if (part.begin == part.end) continue;
+      part.size_bytes = (part.end - part.begin) * row_bytes;
+    }
+    snapshot.parts.push_back(std::move(part));
+  }
+  HostImage host(image, from);
+  fill_parts(snapshot, host);
+  return snapshot;
+}
+
+std::uint64_t snapshot_checksum(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
 }
 
 Result<> import_sequence(SequenceState& sequence, const Snapshot& snapshot,
@@ -225,7 +281,9 @@ Result<> import_sequence(SequenceState& sequence, const Snapshot& snapshot,
     if (part.offset < 0 || part.offset > available || part.size_bytes > available - part.offset)
       return fail(ErrorCode::kInvalidData, "the snapshot's {} lies at {}+{}, outside its {} bytes",
                   describe_part(part), part.offset, part.size_bytes, available);
-    if (checksum(snapshot.bytes.data() + part.offset, part.size_bytes) != part.checksum)
+    if (snapshot_checksum(std::span(snapshot.bytes)
+                              .subspan(static_cast<std::size_t>(part.offset),
+                                       static_cast<std::size_t>(part.size_bytes))) != part.checksum)
       return fail(ErrorCode::kInvalidData, "the snapshot's {} is damaged: its checksum differs",
                   describe_part(part));
     entry = &part;

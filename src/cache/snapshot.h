@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cache/sequence_state.h"
+#include "cache/state_image.h"
 
 namespace pivot {
 
@@ -46,6 +47,15 @@ std::vector<SnapshotPart> required_parts(const CacheLayout& layout, std::int64_t
 
 // Any position. `checkpoint_fingerprint` identifies the weights that computed the state.
 Snapshot export_sequence(const SequenceState& sequence, std::uint64_t checkpoint_fingerprint);
+
+// The same of a state image, without the compressed rows and index keys of the tokens before `from` (a
+// multiple of the block, at most the position): what another snapshot at `from` has already. `tokens` are all
+// of the image's; the snapshot gets those from `from` on. Complete only with from = 0.
+Snapshot export_image(const StateImage& image, std::span<const TokenId> tokens, std::int64_t from,
+                      std::uint64_t checkpoint_fingerprint);
+
+// XXH3-64, as SnapshotPart::checksum.
+std::uint64_t snapshot_checksum(std::span<const std::byte> bytes);
 
 // Fills an empty sequence. Errors, all before anything is written: kInvalidData naming the component and
 // layer that is missing, doubled, of another range or byte layout, or damaged; kInvalidArgument when

@@ -1,6 +1,7 @@
 #include "cache/state_image.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.h"
 
@@ -89,6 +90,14 @@ StateImage::~StateImage() {
 std::int64_t StateImage::host_bytes() const {
   return static_cast<std::int64_t>(sizeof(StateImage) + fixed_.size() + logits_.size() * sizeof(float) +
                                    (pages_[0].size() + pages_[1].size()) * sizeof(std::int32_t));
+}
+
+void StateImage::copy_fixed(std::span<std::byte> slot) const {
+  const std::byte* from = fixed_.data();
+  for (const SlotRange& range : slot_ranges(pool_.layout(), position_)) {
+    std::memcpy(slot.data() + range.offset, from, static_cast<std::size_t>(range.bytes));
+    from += range.bytes;
+  }
 }
 
 void StateImage::restore(SequenceState& sequence, std::span<const TokenId> tokens) const {

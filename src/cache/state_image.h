@@ -40,6 +40,10 @@ class StateImage {
   std::span<const float> logits() const { return logits_; }  // empty where none were kept
   std::int64_t host_bytes() const;                           // what keeping it costs outside the pool
 
+  CachePool& pool() const { return pool_; }
+  // Puts the fixed part where it lies in a slot; the rest of `slot` (slot_bytes) is left as it is.
+  void copy_fixed(std::span<std::byte> slot) const;
+
   // Makes an empty sequence of the same pool continue here. `tokens` are the position() tokens of the image:
   // the caller knows them, the image does not keep them.
   void restore(SequenceState& sequence, std::span<const TokenId> tokens) const;

@@ -28,8 +28,8 @@ Result<SyntheticModel> synthesize_model(Backend& backend, const ModelConfig& con
 Result<> synthesize_cache(Backend& backend, std::span<const LayerCacheView> layers, std::int64_t slots,
                           std::int64_t ratio4_pages, std::int64_t ratio128_pages);
 
-// Choices of a back-end that change its speed and no value, in the order in which a ladder turns them on. Empty
-// for a back-end without any. Errors: kInvalidArgument for a name it does not have.
+// Choices of a back-end that change its speed and no rounding point, in the order in which a ladder turns
+// them on. Empty for a back-end without any. Errors: kInvalidArgument for a name it does not have.
 struct BackendSwitch {
   std::string_view name;
   std::string_view effect;

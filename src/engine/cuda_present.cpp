@@ -34,7 +34,7 @@ Result<> synthesize_cache(Backend& backend, std::span<const LayerCacheView> laye
 namespace {
 struct NamedSwitch {
   std::string_view name, effect;
-  bool CudaSwitches::* member;
+  bool CudaSwitches::*member;
 };
 constexpr NamedSwitch kSwitches[] = {
     {"graphs", "a step is replayed as one graph", &CudaSwitches::graphs},

@@ -128,6 +128,10 @@ Result<> check_options(const EngineOptions& o) {
         o.step_tokens, o.max_sequences);
   if (o.state_bytes < 0 || o.prefix_cache_bytes < 0 || o.disk_cache_bytes < 0 || o.preempted_bytes < 0)
     return fail(ErrorCode::kInvalidArgument, "a limit in bytes is negative");
+  if (!o.disk_cache.empty() && !o.prefix_cache)
+    return fail(ErrorCode::kInvalidArgument,
+                "a disk cache ({}) needs the prefix cache; turn it on, or leave the folder out",
+                o.disk_cache.string());
   return {};
 }
 
@@ -164,6 +168,10 @@ Result<std::unique_ptr<Engine::Loop>> Engine::Loop::create(EngineOptions options
   loop->views_ = loop->pool_->views(loop->tables_->tables());
   if (o.prefix_cache)
     loop->index_ = std::make_unique<PrefixIndex>(layout.options.block_tokens, o.prefix_cache_bytes);
+  if (!o.disk_cache.empty()) {
+    PIVOT_TRY(loop->store_,
+              PrefixStore::open({o.disk_cache, o.disk_cache_bytes, o.weights->fingerprint, 8}, layout));
+  }
   const auto vocab = static_cast<std::size_t>(config.vocab_size);
   loop->host_logits_.resize(static_cast<std::size_t>(loop->max_logit_rows_) * vocab);
   loop->samplers_ = std::make_unique<ThreadPool>(std::min(usable_cores(), 8));
@@ -380,6 +388,7 @@ void Engine::Loop::run() {
   for (const auto& [id, request] : requests_) left.push_back(request.get());
   for (Request* request : left) cancel_request(*request);
   ended_.clear();
+  if (store_ != nullptr) store_->flush();
   publish();
 }
 
@@ -430,6 +439,16 @@ void Engine::Loop::publish() {
     s.prefix.host_bytes = index_->host_bytes();
     s.prefix.insertions = index_->insertions();
     s.prefix.evictions = index_->evictions();
+  }
+  if (store_ != nullptr) {
+    const PrefixStoreStats disk = store_->stats();
+    s.disk.writes = disk.writes;
+    s.disk.write_failures = disk.write_failures;
+    s.disk.skipped_writes = disk.skipped_writes;
+    s.disk.evictions = disk.evictions;
+    s.disk.damaged = disk.damaged;
+    s.disk.entries = disk.entries;
+    s.disk.bytes = disk.bytes;
   }
   const std::lock_guard lock(stats_mutex_);
   stats_ = s;

@@ -18,6 +18,7 @@
 #include "base/threads.h"
 #include "cache/cache_pool.h"
 #include "cache/prefix_index.h"
+#include "cache/prefix_store.h"
 #include "engine/choice.h"
 #include "engine/engine.h"
 #include "engine/step_plan.h"
@@ -86,6 +87,8 @@ class Engine::Loop {
   bool start(Choice& choice);  // false: no room after all; the choice waits on
   void restore(Choice& choice, std::shared_ptr<const StateImage> image);
   void restore_longest_prefix(Choice& choice);
+  bool restore_from_disk(Choice& choice, std::int64_t position);
+  void store_prefixes(const Choice& choice);
   void announce_start(Request& request);
   bool give_back_one();  // cached state, least useful first; false when there is none
   bool reserve(Choice& choice, std::int32_t tokens);
@@ -132,6 +135,7 @@ class Engine::Loop {
   std::vector<std::pair<Choice*, std::shared_ptr<const StateImage>>> ready_;
   std::unordered_map<std::string, std::int32_t> running_per_client_;
   std::unique_ptr<PrefixIndex> index_;  // null: no prefix cache
+  std::unique_ptr<PrefixStore> store_;  // null: no disk tier
   StepTimes times_;
   std::uint64_t starts_ = 0;
   std::int32_t failed_in_a_row_ = 0;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "engine/loop.h"
 
 namespace pivot {
@@ -139,7 +140,10 @@ void Engine::Loop::restore_longest_prefix(Choice& choice) {
   if (index_ == nullptr || !spec.use_prefix_cache || spec.prompt_logprobs >= 0) return;
   const bool counts = choice.generated_tokens() == 0 && choice.index == 0;
   const PrefixIndex::Match match = index_->find(choice.ids);
-  if (match.image != nullptr) restore(choice, match.image);
+  const std::int64_t in_memory = match.image == nullptr ? 0 : match.image->position();
+  const std::int64_t on_disk = store_ == nullptr ? 0 : store_->find(choice.ids);
+  if ((on_disk <= in_memory || !restore_from_disk(choice, on_disk)) && match.image != nullptr)
+    restore(choice, match.image);
   if (choice.generated_tokens() == 0) {
     choice.stops = cache_stops(choice.position(), choice.prompt_tokens(), match.shared_tokens,
                                pool_->layout().options.block_tokens);
@@ -152,6 +156,41 @@ void Engine::Loop::restore_longest_prefix(Choice& choice) {
   stats.query_tokens += static_cast<std::uint64_t>(choice.prompt_tokens());
   stats.hits += choice.position() > 0 ? 1 : 0;
   stats.hit_tokens += static_cast<std::uint64_t>(choice.position());
+}
+
+bool Engine::Loop::restore_from_disk(Choice& choice, std::int64_t position) {
+  const std::optional<Snapshot> snapshot = store_->load(choice.ids, position);
+  if (!snapshot) return false;
+  while (true) {
+    const Result<> restored = import_sequence(*choice.sequence, *snapshot, model_->weights().fingerprint);
+    if (restored) break;
+    if (restored.error().code == ErrorCode::kUnavailable && give_back_one()) continue;
+    spdlog::warn("a cached prefix from disk was not used: {}", restored.error().to_string());
+    return false;
+  }
+  ++live_stats_.disk.hits;
+  live_stats_.disk.hit_tokens += static_cast<std::uint64_t>(position);
+  keep_state(choice, {});  // the next one finds it in memory
+  return true;
+}
+
+void Engine::Loop::store_prefixes(const Choice& choice) {
+  if (store_ == nullptr || !choice.request->spec.use_prefix_cache) return;
+  const std::int64_t block = pool_->layout().options.block_tokens;
+  // The prompt's last whole block serves repeats and other questions, the answer's end the next turn.
+  const std::int64_t prompt_end = (choice.prompt_tokens() - 1) / block * block;
+  for (const std::int64_t position : {prompt_end, choice.position()}) {
+    if (position < block) continue;
+    const std::span<const TokenId> ids = choice.sequence->tokens().first(static_cast<std::size_t>(position));
+    const std::shared_ptr<const StateImage> image = index_->peek(ids);
+    if (image == nullptr || store_->contains(ids)) continue;
+    const std::int64_t parent = store_->parent_of(ids);
+    // Where the writer is too busy nothing is copied, and write() counts a skipped one. Only this thread
+    // queues, so what accepts() said still holds.
+    PrefixFile file{parent, position, {}};
+    if (store_->accepts()) file.state = export_image(*image, ids, parent, model_->weights().fingerprint);
+    store_->write(ids, std::move(file));
+  }
 }
 
 void Engine::Loop::leave_queue(Request& request) {
@@ -287,10 +326,12 @@ void Engine::Loop::end(Choice& choice, EngineEvent event) {
 }
 
 void Engine::Loop::finish_choice(Choice& choice, FinishReason reason, TokenId stop_token) {
-  if (reason == FinishReason::kCancelled)
+  if (reason == FinishReason::kCancelled) {
     choice.request->any_cancelled = true;
-  else if (choice.stage == Choice::Stage::kRunning && choice.generated_tokens() > 0)
+  } else if (choice.stage == Choice::Stage::kRunning && choice.generated_tokens() > 0) {
     keep_state(choice, {});
+    store_prefixes(choice);
+  }
   end(choice, FinishedEvent{reason, stop_token, timings(choice)});
 }
 
