@@ -47,6 +47,7 @@ Run add_knobs(CLI::App& app);
 Run add_recall(CLI::App& app);
 Run add_accept(CLI::App& app);
 Run add_serve(CLI::App& app);
+Run add_metrics(CLI::App& app);
 Run add_bench(CLI::App& app);
 
 }  // namespace pivot::cli

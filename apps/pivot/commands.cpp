@@ -19,6 +19,7 @@ std::span<const Command> command_table() {
               add_recall},
       Command{"accept", "Check a checkpoint on this engine: audit, oracle, determinism, recall", add_accept},
       Command{"bench", "Measure speed at full model size, next to what the memory allows", add_bench},
+      Command{"metrics", "Print what a server's /metrics tells", add_metrics},
       Command{"knobs", "Print the run-time choices that can change numerics", add_knobs},
   };
   return kCommands;

@@ -10,12 +10,12 @@ namespace {
 
 std::string label_text(const LabelSpec& label) {
   if (label.values.empty()) return fmt::format("`{}`", label.name);
-  std::string text = fmt::format("`{}`: ", label.name);
+  std::string values;
   for (const std::string_view value : label.values) {
-    if (&value != label.values.data()) text += ", ";
-    text += value;
+    if (!values.empty()) values += ", ";
+    values += value;
   }
-  return text;
+  return fmt::format("`{}`: {}", label.name, values);
 }
 
 std::string buckets_text(std::span<const double> buckets) {
@@ -60,7 +60,7 @@ std::string metric_table_markdown() {
       "Base units everywhere: seconds, bytes, tokens. Every label has a fixed set of values, listed here; "
       "labels\n"
       "without a list belong to identity series and are set once, at start. A histogram also has `_sum` and\n"
-      "`_count`. `deploy/prometheus/pivot-aliases.rules.yaml` gives the figures vLLM's and SGLang's names.\n";
+      "`_count`. `deploy/prometheus/pivot-aliases.rules.yml` gives the figures vLLM's and SGLang's names.\n";
   std::string_view section;
   for (const MetricSpec& spec : metric_table()) {
     if (spec.section != section) {
