@@ -32,6 +32,7 @@ struct AlternativeToken {
 struct TokenLogprobs {
   std::string bytes;
   float logprob = 0;
+  bool is_first = false;  // of a prompt: it has no probability
   std::vector<AlternativeToken> top;
 };
 

@@ -107,11 +107,10 @@ class CompletionsWriter final : public Writer {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const TokenLogprobs& token = tokens[i];
       const std::string_view comma = i > 0 ? "," : "";
-      const bool first_of_prompt = token.logprob > 0;
       names += fmt::format("{}{}", comma, json_quoted(token.bytes));
-      values += fmt::format("{}{}", comma, first_of_prompt ? "null" : logprob_text(token.logprob));
+      values += fmt::format("{}{}", comma, token.is_first ? "null" : logprob_text(token.logprob));
       tops += comma;
-      if (first_of_prompt) {
+      if (token.is_first) {
         tops += "null";
       } else {
         tops += '{';

@@ -53,8 +53,10 @@ class ResponsesWriter final : public Writer {
 
   std::string begin(const Usage&) override {
     const std::string started = response("in_progress", "[]", "null", "null", "null");
-    return event("response.created", fmt::format(R"("response":{})", started)) +
-           event("response.in_progress", fmt::format(R"("response":{})", started));
+    // One after the other: each takes the next number.
+    std::string out = event("response.created", fmt::format(R"("response":{})", started));
+    out += event("response.in_progress", fmt::format(R"("response":{})", started));
+    return out;
   }
 
   std::string delta(std::int32_t, const Delta& delta, const Usage&) override {

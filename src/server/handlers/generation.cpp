@@ -121,7 +121,10 @@ void Generation::submit(std::vector<PreparedPrompt> prompts, SamplingParams samp
         fmt::format("{}{}_", api_ == api::Api::kMessages ? "toolu_" : "call_", random_hex());
     choice.answer = std::make_unique<api::ChoiceAnswer>(context_->tokenizer, std::move(options));
   }
-  for (const PreparedPrompt& prompt : prompts) usage_.prompt_tokens += std::ssize(prompt.ids);
+  for (const PreparedPrompt& prompt : prompts) {
+    usage_.prompt_tokens += std::ssize(prompt.ids);
+    first_tokens_.push_back(prompt.ids.front());
+  }
 
   // Streams begin when the first prompt starts, so that whatever is refused has a status of its own. Until
   // then nothing is sent: the queue's wait is covered by the heartbeat from here on.
@@ -242,7 +245,12 @@ void Generation::take(Event& event) {
     if (prompts_started_ == num_prompts_ && request_.stream && request_.prompt_logprobs < 0 && !done_)
       begin_stream();
   } else if (auto* logprobs = std::get_if<PromptLogprobsEvent>(&event.event)) {
-    auto& list = writer_->identity.prompt_logprobs[static_cast<std::size_t>(event.prompt)];
+    const auto prompt = static_cast<std::size_t>(event.prompt);
+    auto& list = writer_->identity.prompt_logprobs[prompt];
+    api::TokenLogprobs first;
+    first.bytes = std::string(context_->tokenizer.token_bytes(first_tokens_[prompt]));
+    first.is_first = true;
+    list.push_back(std::move(first));
     for (const SampledToken& token : logprobs->tokens)
       list.push_back(api::token_logprobs(context_->tokenizer, token));
   } else if (const auto* token = std::get_if<TokenEvent>(&event.event)) {

@@ -87,6 +87,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   api::GenerationRequest request_;
   ThinkingMode thinking_ = ThinkingMode::kChat;
   std::vector<TokenId> stop_tokens_;
+  std::vector<TokenId> first_tokens_;  // by prompt
   std::unique_ptr<api::Writer> writer_;
   std::vector<Choice> choices_;
   std::vector<std::size_t> touched_;  // choices with something to write
