@@ -101,7 +101,10 @@ void SequenceState::attach(std::span<const TokenId> tokens, std::span<const std:
     pages_[static_cast<std::size_t>(pool)].assign(ids.begin(), ids.end());
   }
   tokens_.assign(tokens.begin(), tokens.end());
+  mark_restored();
 }
+
+void SequenceState::mark_restored() { written_ = restored_ = position(); }
 
 void SequenceState::append(std::span<const TokenId> ids) {
   for (PagePool pool : kPools) {
@@ -111,18 +114,20 @@ void SequenceState::append(std::span<const TokenId> ids) {
                 to_string(pool), pages(pool).size(), wanted);
   }
   tokens_.insert(tokens_.end(), ids.begin(), ids.end());
+  written_ = std::max(written_, position());
 }
 
 bool SequenceState::can_truncate(std::int64_t num_tokens) const {
   if (num_tokens < 0 || num_tokens > position()) return false;
   if (num_tokens == 0 || num_tokens == position()) return true;
+  if (num_tokens < restored_) return false;
   const CacheLayout& layout = pool_->layout();
-  if (first_window_row(num_tokens, layout.sliding_window) < position() - layout.options.window_rows)
+  if (first_window_row(num_tokens, layout.sliding_window) < written_ - layout.options.window_rows)
     return false;
   for (const LayerLayout& layer : layout.layers) {
     if (layer.ratio == 0) continue;
     const std::int64_t first = first_state_row(num_tokens, layer.ratio);
-    if (first < num_tokens && first < position() - layout.state_rows(layer.ratio)) return false;
+    if (first < num_tokens && first < written_ - layout.state_rows(layer.ratio)) return false;
   }
   return true;
 }
@@ -134,7 +139,9 @@ Result<> SequenceState::truncate(std::int64_t num_tokens) {
                 "position; "
                 "restore a snapshot or compute the tokens again",
                 position(), num_tokens);
+  const std::int64_t written = num_tokens == 0 ? 0 : written_;
   rewind_bookkeeping(num_tokens);
+  written_ = written;
   return {};
 }
 
@@ -146,6 +153,8 @@ void SequenceState::rewind_bookkeeping(std::int64_t num_tokens) {
     for (; pages.size() > kept; pages.pop_back()) pool_->release_page(pool, PageId{pages.back()});
   }
   tokens_.resize(static_cast<std::size_t>(num_tokens));
+  written_ = num_tokens;
+  restored_ = std::min(restored_, num_tokens);
 }
 
 Result<std::unique_ptr<PageTables>> PageTables::create(std::shared_ptr<Backend> backend,

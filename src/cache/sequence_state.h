@@ -40,8 +40,13 @@ class SequenceState {
   // Records tokens whose step has been computed. REQUIRES: reserved.
   void append(std::span<const TokenId> ids);
 
+  // Tells that the slot's bytes were put there from elsewhere: they hold what a continuation at position()
+  // reads, and nothing older. attach() does it itself.
+  void mark_restored();
+
   // Whether the rings still hold what a continuation at num_tokens needs: always at 0 and at position(), and
-  // in between as far back as the rings are longer than the window (128) and a compressor block (8, 128).
+  // in between as far back as the rings are longer than the window (128) and a compressor block (8, 128),
+  // counted from the furthest token that was ever written, and never past the point a state was restored at.
   bool can_truncate(std::int64_t num_tokens) const;
   // Forgets the tokens from num_tokens on and gives their pages back. kUnsupported when !can_truncate.
   Result<> truncate(std::int64_t num_tokens);
@@ -56,6 +61,8 @@ class SequenceState {
   std::shared_ptr<CachePool> pool_;
   std::int32_t slot_;
   std::vector<TokenId> tokens_;
+  std::int64_t written_ = 0;   // tokens whose rows are, or were until they were forgotten, in the rings
+  std::int64_t restored_ = 0;  // position() when the slot was filled from elsewhere
   std::vector<std::int32_t> pages_[kNumPagePools];
 };
 

@@ -299,6 +299,7 @@ Result<> import_sequence(SequenceState& sequence, const Snapshot& snapshot,
     image.copy_part(*part, const_cast<std::byte*>(snapshot.bytes.data()) + part->offset, /*write=*/true);
   image.flush();
   sequence.append(snapshot.tokens);
+  sequence.mark_restored();
   return {};
 }
 
