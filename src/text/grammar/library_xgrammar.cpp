@@ -1,12 +1,12 @@
 #include <xgrammar/xgrammar.h>
 
+#include <time.h>
+
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <exception>
 #include <thread>
 
-#include "base/log.h"
 #include "text/grammar/library.h"
 #include "text/grammar/library_log.h"
 #include "text/grammar/mask_counters.h"
@@ -31,6 +31,18 @@ auto guarded(ErrorCode code, std::string_view what, const Function& function) ->
   } catch (...) {
     return fail(code, "{}: the grammar library failed without a reason", what);
   }
+}
+
+// The whole batch waits for a mask, and a few grammars that compile well (ambiguous repeats inside repeats)
+// take milliseconds for each. One request may have this much of the engine thread's time, no more.
+constexpr double kFreeSeconds = 2.0;
+constexpr double kSecondsPerToken = 0.005;
+
+// Processor time of this thread: waiting for a busy machine does not count.
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
 class Constraint final : public TokenConstraint {
@@ -81,12 +93,14 @@ class Constraint final : public TokenConstraint {
     auto copy = std::make_unique<Constraint>(matcher_.Fork(), words_, counters_);
     copy->ahead_ = ahead_;
     copy->finished_ = finished_;
+    copy->tokens_ = tokens_;
+    copy->seconds_ = seconds_;
     return copy;
   }
 
  private:
   Result<bool> compute(std::span<std::uint32_t> mask) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start_seconds = thread_seconds();
     std::array<std::int64_t, 1> shape = {static_cast<std::int64_t>(words_)};
     DLTensor tensor{};
     tensor.data = mask.data();
@@ -98,10 +112,16 @@ class Constraint final : public TokenConstraint {
               guarded(ErrorCode::kInternal, "constrained decoding",
                       [&]() -> Result<bool> { return matcher_.FillNextTokenBitmask(&tensor); }));
     counters_->masks.fetch_add(1, std::memory_order_relaxed);
-    counters_->nanoseconds.fetch_add(
-        static_cast<std::uint64_t>(
-            std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count()),
-        std::memory_order_relaxed);
+    const double seconds = thread_seconds() - start_seconds;
+    counters_->nanoseconds.fetch_add(static_cast<std::uint64_t>(seconds * 1e9), std::memory_order_relaxed);
+    seconds_ += seconds;
+    ++tokens_;
+    if (seconds_ > kFreeSeconds + kSecondsPerToken * static_cast<double>(tokens_))
+      return fail(
+          ErrorCode::kInvalidArgument,
+          "the grammar took {:.1f} s for the masks of {} tokens, which holds up every other answer; make it "
+          "less ambiguous (repeats inside repeats)",
+          seconds_, tokens_);
     if (restricted && std::all_of(mask.begin(), mask.end(), [](std::uint32_t word) { return word == 0; }))
       return fail(
           ErrorCode::kInternal,
@@ -114,6 +134,8 @@ class Constraint final : public TokenConstraint {
   std::shared_ptr<MaskCounters> counters_;
   std::vector<std::uint32_t> ahead_;  // the next mask, where accept() computed it
   bool finished_ = false;
+  std::int64_t tokens_ = 0;
+  double seconds_ = 0;
 };
 
 class Compiled final : public CompiledGrammar {

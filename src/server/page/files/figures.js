@@ -49,7 +49,10 @@ const svg = (name, attributes = {}) => {
   return node;
 };
 
-const short = (value) => (value >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(value >= 10 ? 1 : 2));
+function short(value) {
+  if (Number.isInteger(value) || value >= 100) return Math.round(value).toLocaleString("en");
+  return value.toFixed(value >= 10 ? 1 : 2);
+}
 const seconds = (value) => (value === null ? "–" : value >= 1 ? `${value.toFixed(2)} s` : `${(value * 1000).toFixed(1)} ms`);
 
 // One plot of one or two lines over the last readings.
