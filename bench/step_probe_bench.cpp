@@ -22,14 +22,15 @@ using Clock = std::chrono::steady_clock;
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-Result<> measure(const std::string& model, const std::string& text_file, std::int64_t steps) {
+Result<> measure(const std::string& model, const std::string& text_file, std::int64_t steps,
+                 const std::vector<std::int64_t>& contexts) {
   PIVOT_TRY(const Checkpoint checkpoint, Checkpoint::open(model));
   PIVOT_TRY(const auto weights, load_model(checkpoint, LoadOptions{}));
   PIVOT_TRY(const Tokenizer tokenizer, Tokenizer::load(checkpoint.folder()));
   PIVOT_TRY(const std::string text, read_file(text_file));
   PIVOT_TRY(const recall::Haystack haystack, recall::Haystack::create(text, tokenizer));
   auto rows = nlohmann::ordered_json::array();
-  for (const std::int64_t context : {4096, 32768}) {
+  for (const std::int64_t context : contexts) {
     for (const std::int64_t every : {64, 1}) {
       PIVOT_TRY(const std::shared_ptr<Backend> plain, make_backend("cpu", 0));
       recall::StepProbeOptions options;
@@ -65,11 +66,13 @@ Result<> measure(const std::string& model, const std::string& text_file, std::in
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) {
-    fmt::print(stderr, "step_probe_bench MODEL_FOLDER TEXT_FILE [STEPS]\n");
+  if (argc < 5) {
+    fmt::print(stderr, "step_probe_bench MODEL_FOLDER TEXT_FILE STEPS CONTEXT...\n");
     return 64;
   }
-  const auto done = measure(argv[1], argv[2], argc > 3 ? std::atoll(argv[3]) : 512);
+  std::vector<std::int64_t> contexts;
+  for (int i = 4; i < argc; ++i) contexts.push_back(std::atoll(argv[i]));
+  const auto done = measure(argv[1], argv[2], std::atoll(argv[3]), contexts);
   if (!done) fmt::print(stderr, "{}\n", done.error().to_string());
   return done ? 0 : 1;
 }

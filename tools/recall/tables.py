@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Recall and fidelity of one model against its settings: the tables of docs/recall.md.
 
-  tables.py PIVOT MODEL --out FILE.json [--variants NAME ...] -- OPTIONS OF pivot recall
+  tables.py PIVOT MODEL --out FILE.json [--svg FILE.svg] [--variants NAME ...] -- OPTIONS OF pivot recall
 Runs `pivot recall MODEL OPTIONS --json` once for each variant, on the same cases, and prints a table: answers right with
 Wilson's interval, answers that only the variant or only the base has right (McNemar's exact test), and, where --probe is
 among the options, the fidelity at the longest prompts.  FILE.json keeps every answer; variants that it holds already are
-not run again, so a stopped run goes on.
+not run again, so a stopped run goes on.  FILE.svg is a picture of the first two columns.
 """
 
 import argparse
@@ -19,6 +19,7 @@ VARIANTS = {
     "as it is": [],
     "index_topk=4": ["index_topk=4"],
     "index_topk=8": ["index_topk=8"],
+    "index_topk=16": ["index_topk=16"],
     "index_topk=32": ["index_topk=32"],
     "index_topk=64": ["index_topk=64"],
     "index_topk=all": ["index_topk=all"],
@@ -26,6 +27,7 @@ VARIANTS = {
     "index_keys=bf16": ["index_keys=bf16"],
     "kv=bf16": ["kv=bf16"],
     "index_topk=all kv=bf16": ["index_topk=all", "kv=bf16"],
+    "index_topk=16 index_keys=bf16": ["index_topk=16", "index_keys=bf16"],
     "expert_act=bf16": ["expert_act=bf16"],
     "expert_act=nvfp4": ["expert_act=nvfp4"],
 }
@@ -86,11 +88,34 @@ def table(found):
     return "\n".join(lines)
 
 
+def picture(found, title):
+    """Recall with its interval, one line a variant, as SVG."""
+    left, right, row, top = 230, 640, 26, 56
+    x = lambda share: left + share * (right - left)
+    height = top + row * len(found) + 34
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="740" height="{height}" font-family="sans-serif" font-size="13">']
+    out.append(f'<rect width="740" height="{height}" fill="#fcfcfa"/><text x="20" y="26" font-size="16" font-weight="bold">{title}</text>')
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        out.append(f'<line x1="{x(share)}" x2="{x(share)}" y1="{top - 10}" y2="{height - 30}" stroke="#dddddd"/>')
+        out.append(f'<text x="{x(share)}" y="{height - 12}" text-anchor="middle" fill="#666666">{share:g}</text>')
+    for i, (name, result) in enumerate(found.items()):
+        cases, y = result["cases"], top + row * i + 8
+        good = sum(case["exact"] for case in cases)
+        low, high = wilson(good, len(cases))
+        colour = "#1f6f43" if name == "as it is" else "#2b5c8a"
+        out.append(f'<text x="{left - 14}" y="{y + 4}" text-anchor="end">{name}</text>')
+        out.append(f'<line x1="{x(low)}" x2="{x(high)}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="2"/>')
+        out.append(f'<circle cx="{x(good / len(cases))}" cy="{y}" r="5" fill="{colour}"/>')
+        out.append(f'<text x="{right + 14}" y="{y + 4}" fill="#444444">{good} of {len(cases)}</text>')
+    return "\n".join([*out, "</svg>", ""])
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("pivot")
     ap.add_argument("model")
     ap.add_argument("--out", required=True)
+    ap.add_argument("--svg")
     ap.add_argument("--variants", nargs="*", default=list(VARIANTS))
     own, options = sys.argv[1:], []
     if "--" in own:
@@ -110,6 +135,9 @@ def main():
                 json.dump(found, stream, indent=1)
         print(f"{name}: {found[name]['seconds']:.0f} s", file=sys.stderr, flush=True)
     print(table(found))
+    if A.svg:
+        with open(A.svg, "w", encoding="utf-8") as stream:
+            stream.write(picture(found, f"Recall of {A.model} by setting, 95 % intervals"))
 
 
 if __name__ == "__main__":

@@ -237,10 +237,10 @@ constexpr MetricSpec kTable[] = {
     {Id::kDraining, "identity", "pivot_draining", kGauge, "", {}, {}, true,
      "1 from the request to stop until the end."},
     {Id::kIndexOverlap, "recall", "pivot_index_overlap_ratio", kHistogram, "ratio", kDepthLabel, kShares, true,
-     "Share of the entries that a full-precision oracle selects which the indexer selected too, per "
-     "probed query, by the depth of the context."},
+     "Of the entries with the most attention (as many as were selected), the share that the indexer "
+     "selected, per probed query, by the depth of the context."},
     {Id::kIndexMass, "recall", "pivot_index_mass_ratio", kHistogram, "ratio", kDepthLabel, kShares, true,
-     "Share of the oracle's attention mass that the selected entries keep, per probed query."},
+     "Share of all entries' attention that the selected entries keep, per probed query."},
     {Id::kIndexProbes, "recall", "pivot_index_probes_total", kCounter, "queries", kDepthLabel, {}, true,
      "Queries that were probed."},
     {Id::kCanaries, "recall", "pivot_canaries_total", kCounter, "canaries", kCanaryLabels, {}, true,
