@@ -53,7 +53,7 @@ Result<int> run(const Options& options) {
                               [&] { return diff_json(report, options.every_tensor); }));
   if (!report.complete) {
     print_note("interrupted; the report above is partial");
-    return mapping(ErrorCode::kCancelled).exit_code;
+    return kInterruptedExit;
   }
   return report.same() ? 0 : kDiffers;
 }

@@ -263,6 +263,10 @@ void Checkpoint::release_pages() const {
   for (const MappedFile& file : *mappings_) file.release(0, file.bytes().size());
 }
 
+void Checkpoint::release_pages(const TensorInfo& tensor) const {
+  (*mappings_)[tensor.shard].release(table_.shards()[tensor.shard].data_begin + tensor.begin, tensor.bytes());
+}
+
 TensorView Checkpoint::view(const TensorInfo& tensor) const {
   const ShardInfo& shard = table_.shards()[tensor.shard];
   const auto bytes = (*mappings_)[tensor.shard].bytes();

@@ -43,6 +43,7 @@ class Checkpoint {
   // Hands pages that were merely looked at back to the kernel; views stay valid and read them again when
   // used.
   void release_pages() const;
+  void release_pages(const TensorInfo& tensor) const;
 
  private:
   Checkpoint() = default;

@@ -17,22 +17,11 @@ T read_unaligned(const std::byte* data, std::int64_t index) {
   return value;
 }
 
-const std::array<float, 256>& e4m3_table() {
-  static const std::array<float, 256> table = [] {
-    std::array<float, 256> values{};
-    for (std::size_t code = 0; code < values.size(); ++code)
-      values[code] = e4m3_to_float(static_cast<std::uint8_t>(code));
-    return values;
-  }();
-  return table;
-}
-
 std::uint8_t byte_at(const std::byte* data, std::int64_t index) {
   return std::to_integer<std::uint8_t>(data[index]);
 }
 
 void fp8_row(const Matrix& m, std::int64_t row, float* out) {
-  const auto& values = e4m3_table();
   const std::byte* codes = m.codes + row * m.cols;
   const std::int64_t scale_cols = (m.cols + kFp8BlockCols - 1) / kFp8BlockCols;
   for (std::int64_t block = 0; block < scale_cols; ++block) {
@@ -40,23 +29,31 @@ void fp8_row(const Matrix& m, std::int64_t row, float* out) {
     const float scale = m.scale_format == ScaleFormat::kF32 ? read_unaligned<float>(m.scales, index)
                                                             : e8m0_to_float(byte_at(m.scales, index));
     const std::int64_t end = std::min(m.cols, (block + 1) * kFp8BlockCols);
-    for (std::int64_t k = block * kFp8BlockCols; k < end; ++k) out[k] = values[byte_at(codes, k)] * scale;
+    for (std::int64_t k = block * kFp8BlockCols; k < end; ++k)
+      out[k] = kE4m3Values[byte_at(codes, k)] * scale;
   }
 }
 
+// The two values of every byte of E2M1 codes, low nibble first.
+constexpr std::array<std::array<float, 2>, 256> kE2m1Pairs = [] {
+  std::array<std::array<float, 2>, 256> pairs{};
+  for (std::size_t pair = 0; pair < pairs.size(); ++pair)
+    pairs[pair] = {e2m1_to_float(pair & 15u), e2m1_to_float(static_cast<std::uint8_t>(pair >> 4))};
+  return pairs;
+}();
+
 // FP4 and NVFP4: two codes a byte, low nibble = even column; one scale per `group` columns.
 void fp4_row(const Matrix& m, std::int64_t row, std::int64_t group, float* out) {
-  const auto& e4m3 = e4m3_table();
   const std::byte* codes = m.codes + row * (m.cols / 2);
   const std::byte* scales = m.scales + row * (m.cols / group);
   for (std::int64_t g = 0; g < m.cols / group; ++g) {
     const std::uint8_t code = byte_at(scales, g);
-    const float scale = m.format == MatrixFormat::kNVFP4 ? e4m3[code] * m.global_scale : e8m0_to_float(code);
-    for (std::int64_t k = g * group; k < (g + 1) * group; k += 2) {
-      const std::uint8_t pair = byte_at(codes, k / 2);
-      out[k] = e2m1_to_float(pair & 15u) * scale;
-      out[k + 1] = e2m1_to_float(pair >> 4) * scale;
-    }
+    const float scale =
+        m.format == MatrixFormat::kNVFP4 ? kE4m3Values[code] * m.global_scale : e8m0_to_float(code);
+    float* values = out + g * group;
+    for (std::int64_t k = 0; k < group; k += 2)
+      std::memcpy(values + k, kE2m1Pairs[byte_at(codes, (g * group + k) / 2)].data(), 2 * sizeof(float));
+    for (std::int64_t k = 0; k < group; ++k) values[k] *= scale;
   }
 }
 

@@ -2,6 +2,8 @@
 // exit code out.
 #pragma once
 
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +17,28 @@ struct ProgramResult {
 };
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
+
+// A program that runs beside the test.
+class BackgroundProgram {
+ public:
+  explicit BackgroundProgram(const std::vector<std::string>& arguments, const std::string& input = "",
+                             const Environment& environment = {}, bool without_rights = false);
+  ~BackgroundProgram();  // kills it where it still runs
+  BackgroundProgram(const BackgroundProgram&) = delete;
+  BackgroundProgram& operator=(const BackgroundProgram&) = delete;
+
+  void send(int signal_number);
+  // Waits for the end of the program.
+  ProgramResult result();
+
+ private:
+  std::filesystem::path folder_;  // its outputs
+  int process_ = -1;
+};
+
+// As a user whom file modes stop, also where the tests run as root; nullopt where that user cannot reach the
+// program.
+std::optional<ProgramResult> run_pivot_without_rights(const std::vector<std::string>& arguments);
 
 ProgramResult run_pivot(const std::vector<std::string>& arguments, const std::string& input = "",
                         const Environment& environment = {});

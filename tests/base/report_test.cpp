@@ -43,6 +43,25 @@ TEST(Text, WrapKeepsWordsAndLineBreaks) {
   EXPECT_EQ(wrap("", 4), (std::vector<std::string>{""}));
 }
 
+TEST(Text, ControlCharactersAreSpelledEverywhere) {
+  EXPECT_EQ(visible("a\x1b[31mb\n\xc2\x9b\x7f ü"), "a\\x1b[31mb\n\\x9b\\x7f ü");
+  const std::string evil = "evil\x1b]0;\a";
+  Document document;
+  document.title = document.subtitle = evil;
+  document.heading(evil);
+  document.paragraph(evil);
+  document.add(Items{false, {{evil, evil, evil, Tone::kGood}}});
+  document.add(Findings{{{evil, Tone::kBad, evil, evil, evil, evil}}});
+  document.add(Code{evil});
+  document.add(Table{evil, {{evil, Align::kLeft}}, {{evil}}});
+  document.add(BarChart{evil, evil, {evil}, {{evil, {1}}, {evil, {2}}}, 3, evil});
+  document.add(LineChart{evil, evil, evil, false, false, {1}, {{evil, {1}}}});
+  document.add(Heatmap{evil, evil, {evil}, {evil}, {1}, std::nullopt, std::nullopt});
+  const std::string text = render_text(document, {80, false});
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  EXPECT_EQ(text.find('\a'), std::string::npos);
+}
+
 TEST(Text, TablesFitTheirWidth) {
   Table table;
   table.columns = {{"name", Align::kLeft}, {"value", Align::kRight}};
@@ -53,6 +72,19 @@ TEST(Text, TablesFitTheirWidth) {
   EXPECT_NE(text.find("1,234"), std::string::npos);
 }
 
+TEST(Text, TitlesWrapBeforeATableIsTakenApart) {
+  Table table;
+  table.columns = {
+      {"layout", Align::kLeft}, {"decode tok/s", Align::kRight}, {"prefill tok/s", Align::kRight}};
+  table.rows = {{"TP4", "1,234", "98.6K"}};
+  EXPECT_EQ(
+      render_text(table, {23, false}),
+      "layout  decode  prefill\n         tok/s    tok/s\n──────  ──────  ───────\nTP4      1,234    98.6K\n");
+  // Not even words fit: every row by itself, nothing lost.
+  EXPECT_EQ(render_text(table, {20, false}),
+            "TP4\n    decode tok/s\n    1,234\n    prefill tok/s\n    98.6K\n");
+}
+
 Document sample() {
   Document document;
   document.title = "A <b>title</b> & more";
@@ -61,6 +93,9 @@ Document sample() {
   document.paragraph("text with <script>alert(1)</script>", Tone::kWarning);
   document.add(
       Items{true, {{"tag", "statement", "measured: here", Tone::kGood}, {"", "plain", "", Tone::kPlain}}});
+  document.add(
+      Findings{{{"does not port", Tone::kBad, "the <loader>", "other tensors", "public fact", "a & b"},
+                {"yes", Tone::kGood, "", "a finding of one line", "", ""}}});
   document.add(Code{"a < b\nb > c"});
   document.add(BarChart{
       "Bars", "GiB", {"one", "two & three"}, {{"x", {1, 2}}, {"y", {0.5, std::nan("")}}}, 2.5, "limit"});
@@ -132,6 +167,19 @@ TEST(Text, DocumentShowsEverythingAndColoursOnlyOnRequest) {
     EXPECT_NE(plain.find(part), std::string::npos) << part;
   EXPECT_EQ(plain.find('\x1b'), std::string::npos);
   EXPECT_NE(render_text(sample(), {80, true}).find("\x1b["), std::string::npos);
+}
+
+TEST(Text, FindingsAlignBesideTheirStatusAndFitTheWidth) {
+  Document document;
+  document.add(Findings{
+      {{"no", Tone::kBad, "subject", "several words that do not fit into one line", "measured", "here"},
+       {"with changes", Tone::kWarning, "", "text", "", ""}}});
+  const std::string text = render_text(document, {40, false});
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 40u) << line;
+  EXPECT_NE(text.find("  no            subject\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("                [measured: here]\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("  with changes  text\n"), std::string::npos) << text;
 }
 
 TEST(Chart, TicksAreRoundAndCover) {

@@ -36,6 +36,19 @@ struct Items {
   std::vector<Item> items;
 };
 
+// One judgement: its status set apart from what it is about, why, and what it rests on.
+struct Finding {
+  std::string status;  // "does not port"; may be empty
+  Tone tone = Tone::kPlain;
+  std::string subject;  // may be empty
+  std::string text;
+  std::string basis;  // "measured", "assumption"; may be empty
+  std::string reference;
+};
+struct Findings {
+  std::vector<Finding> findings;
+};
+
 enum class Align { kLeft, kRight };
 struct Column {
   std::string title;
@@ -96,7 +109,7 @@ struct Heatmap {
   std::optional<double> high;
 };
 
-using Block = std::variant<Heading, Paragraph, Items, Table, Code, BarChart, LineChart, Heatmap>;
+using Block = std::variant<Heading, Paragraph, Items, Findings, Table, Code, BarChart, LineChart, Heatmap>;
 
 struct Document {
   std::string title;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/report/chart.h"
 #include "pivot_version.h"
 
@@ -36,6 +38,13 @@ svg { display: block; width: 100%; min-width: 36rem; height: auto; } svg text { 
 svg .label { fill: var(--soft); } svg .chart-title { font-size: 13px; font-weight: 600; } svg .grid { stroke: var(--grid); } svg .axis { stroke: var(--axis); }
 svg .limit { stroke: var(--bad); stroke-dasharray: 5 3; stroke-width: 1.5; } svg .heat { fill: var(--heat); } svg .empty { fill: none; stroke: var(--grid); } svg .on-heat { fill: var(--on-heat); }
 ul, ol { padding-left: 1.3rem; } li { margin: .35rem 0; } .tag { font-weight: 600; } .note { color: var(--soft); font-size: .85em; }
+.finding { display: grid; grid-template-columns: 10.5rem 1fr; gap: .2rem 1rem; padding: .55rem 0; border-bottom: 1px solid var(--grid); }
+.finding.plain { grid-template-columns: 1fr; } .finding p { margin: .1rem 0; } .finding .subject { font-weight: 600; }
+.status { font-size: .8rem; font-weight: 600; border: 1px solid currentColor; border-radius: 999px; padding: .05rem .6rem; white-space: nowrap; justify-self: start; align-self: start; }
+.basis { border-left: 3px solid var(--axis); padding-left: .4rem; font-weight: 600; }
+.basis-measured { border-color: var(--good); } .basis-computed { border-color: var(--series-1); } .basis-public { border-color: var(--series-4); } .basis-assumption { border-color: var(--warning); }
+@media (max-width: 40rem) { .finding { grid-template-columns: 1fr; } }
+@media print { figure, .finding, tr { break-inside: avoid; } }
 .good { color: var(--good); } .warning { color: var(--warning); } .bad { color: var(--bad); } .muted { color: var(--soft); }
 )css";
 
@@ -91,6 +100,23 @@ struct HtmlRenderer {
       out += "</li>\n";
     }
     out += fmt::format("</{}>\n", list);
+  }
+  void operator()(const Findings& findings) {
+    const bool plain = std::all_of(findings.findings.begin(), findings.findings.end(),
+                                   [](const Finding& one) { return one.status.empty(); });
+    for (const Finding& one : findings.findings) {
+      out += plain ? "<div class=\"finding plain\">" : "<div class=\"finding\">";
+      if (!plain)
+        out += fmt::format("<span class=\"status {}\">{}</span>", tone_class(one.tone), escape(one.status));
+      out += "<div>";
+      if (!one.subject.empty()) out += "<p class=\"subject\">" + escape(one.subject) + "</p>";
+      out += "<p>" + escape(one.text) + "</p>";
+      if (!one.basis.empty())
+        out +=
+            fmt::format("<p class=\"note\"><span class=\"basis basis-{}\">{}</span> {}</p>",
+                        one.basis.substr(0, one.basis.find(' ')), escape(one.basis), escape(one.reference));
+      out += "</div></div>\n";
+    }
   }
   void operator()(const Table& table) {
     out += "<div class=\"scroll\"><table>\n";

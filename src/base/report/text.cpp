@@ -12,10 +12,10 @@ namespace pivot::report {
 namespace {
 
 constexpr int kTableGap = 2;
-constexpr int kNarrowestWrappedColumn = 12;
+constexpr int kNarrowestWrappedColumn = 8;
 
 std::string paint(std::string text, const char* code, bool color) {
-  if (!color || text.empty()) return text;
+  if (!color || text.empty() || *code == '\0') return text;
   return fmt::format("\x1b[{}m{}\x1b[0m", code, text);
 }
 
@@ -32,11 +32,11 @@ const char* tone_code(Tone tone) {
     case Tone::kPlain:
       break;
   }
-  return "0";
+  return "";
 }
 
 std::string toned(std::string text, Tone tone, bool color) {
-  return tone == Tone::kPlain ? text : paint(std::move(text), tone_code(tone), color);
+  return paint(std::move(text), tone_code(tone), color);
 }
 
 std::string repeat(std::string_view piece, std::size_t times) {
@@ -45,7 +45,8 @@ std::string repeat(std::string_view piece, std::size_t times) {
   return text;
 }
 
-std::string padded(const std::string& text, int width, Align align, Tone tone, bool color) {
+std::string padded(const std::string& hostile, int width, Align align, Tone tone, bool color) {
+  const std::string text = visible(hostile);
   const int space = std::max(0, width - static_cast<int>(display_width(text)));
   const std::string fill(static_cast<std::size_t>(space), ' ');
   const std::string body = toned(text, tone, color);
@@ -56,29 +57,40 @@ void rstrip(std::string& line) {
   while (!line.empty() && line.back() == ' ') line.pop_back();
 }
 
-// Column widths that fit `width`, taken from the widest left-aligned columns first.
+int longest_word(std::string_view text) {
+  std::size_t longest = 0;
+  for (const std::string& line : wrap(text, 1)) longest = std::max(longest, display_width(line));
+  return static_cast<int>(longest);
+}
+
+// Column widths that fit `width`; empty where none do. Titles and left-aligned cells may wrap at blanks, the
+// widest first.
 std::vector<int> fit_columns(const Table& table, int width) {
   const std::size_t count = table.columns.size();
   std::vector<int> widths(count, 0);
+  std::vector<int> least(count, 0);
+  int total = count == 0 ? 0 : kTableGap * static_cast<int>(count - 1);
   for (std::size_t c = 0; c < count; ++c) {
+    const bool left = table.columns[c].align == Align::kLeft;
     widths[c] = static_cast<int>(display_width(table.columns[c].title));
-    for (const auto& row : table.rows)
-      if (c < row.size()) widths[c] = std::max(widths[c], static_cast<int>(display_width(row[c].text)));
-  }
-  const auto total = [&] {
-    int sum = count == 0 ? 0 : kTableGap * static_cast<int>(count - 1);
-    for (const int w : widths) sum += w;
-    return sum;
-  };
-  while (total() > width) {
-    int widest = -1;
-    for (std::size_t c = 0; c < count; ++c) {
-      if (table.columns[c].align == Align::kLeft && widths[c] > kNarrowestWrappedColumn &&
-          (widest < 0 || widths[c] > widths[static_cast<std::size_t>(widest)]))
-        widest = static_cast<int>(c);
+    least[c] = std::max(left ? std::min(widths[c], kNarrowestWrappedColumn) : 0,
+                        longest_word(table.columns[c].title));
+    for (const auto& row : table.rows) {
+      if (c >= row.size()) continue;
+      const auto cell = static_cast<int>(display_width(visible(row[c].text)));
+      widths[c] = std::max(widths[c], cell);
+      least[c] = std::max(least[c], left ? std::min(std::max(longest_word(row[c].text), 0), cell) : cell);
     }
-    if (widest < 0) break;
-    --widths[static_cast<std::size_t>(widest)];
+    if (left) least[c] = std::max(least[c], std::min(widths[c], kNarrowestWrappedColumn));
+    total += widths[c];
+  }
+  while (total > width) {
+    std::size_t widest = count;
+    for (std::size_t c = 0; c < count; ++c)
+      if (widths[c] > least[c] && (widest == count || widths[c] > widths[widest])) widest = c;
+    if (widest == count) return {};
+    --widths[widest];
+    --total;
   }
   return widths;
 }
@@ -113,16 +125,39 @@ struct TextRenderer {
       out += std::string(static_cast<std::size_t>(indent), ' ') + toned(line, tone, style.color) + "\n";
   }
 
+  // A table that is wider than the terminal: each row's first cell, then "title value" of the others below
+  // it.
+  void records(const Table& table) {
+    constexpr int kIndent = 4;
+    for (const auto& row : table.rows) {
+      if (row.empty()) continue;
+      lines(row[0].text, 0, row[0].tone);
+      std::string line;
+      for (std::size_t c = 1; c < std::min(row.size(), table.columns.size()); ++c) {
+        if (row[c].text.empty()) continue;
+        const std::string pair = table.columns[c].title + " " + row[c].text;
+        if (!line.empty() &&
+            display_width(line) + 2 + display_width(pair) > static_cast<std::size_t>(style.width - kIndent)) {
+          lines(line, kIndent);
+          line.clear();
+        }
+        line += (line.empty() ? "" : "; ") + pair;
+      }
+      if (!line.empty()) lines(line, kIndent);
+    }
+  }
+
   void operator()(const Heading& heading) {
-    out += "\n" + paint(heading.text, "1", style.color) + "\n";
-    if (heading.level <= 2) out += repeat(heading.level == 1 ? "═" : "─", display_width(heading.text)) + "\n";
+    const std::string text = visible(heading.text);
+    out += "\n" + paint(text, "1", style.color) + "\n";
+    if (heading.level <= 2) out += repeat(heading.level == 1 ? "═" : "─", display_width(text)) + "\n";
   }
   void operator()(const Paragraph& paragraph) { lines(paragraph.text, 0, paragraph.tone); }
   void operator()(const Code& code) {
     std::size_t begin = 0;
     while (begin <= code.text.size()) {
       const std::size_t end = std::min(code.text.find('\n', begin), code.text.size());
-      out += "    " + code.text.substr(begin, end - begin) + "\n";
+      out += "    " + visible(code.text.substr(begin, end - begin)) + "\n";
       begin = end + 1;
     }
   }
@@ -130,14 +165,15 @@ struct TextRenderer {
     int number = 0;
     for (const Item& item : items.items) {
       std::string head = items.numbered ? fmt::format("{:>2}. ", ++number) : std::string("  - ");
-      const std::string tag = item.tag.empty() ? "" : item.tag + ": ";
+      const std::string name = visible(item.tag);
+      const std::string tag = name.empty() ? "" : name + ": ";
       std::string text = tag + item.text;
       if (!item.note.empty()) text += " [" + item.note + "]";
       bool first = true;
       for (std::string& line : wrap(text, style.width - 4)) {
         std::string body = line;
-        if (first && !tag.empty() && body.compare(0, item.tag.size(), item.tag) == 0)
-          body = toned(item.tag, item.tone, style.color) + body.substr(item.tag.size());
+        if (first && !tag.empty() && body.compare(0, name.size(), name) == 0)
+          body = toned(name, item.tone, style.color) + body.substr(name.size());
         else if (tag.empty())
           body = toned(std::move(body), item.tone, style.color);
         out += (first ? head : std::string("    ")) + body + "\n";
@@ -145,9 +181,30 @@ struct TextRenderer {
       }
     }
   }
+  void operator()(const Findings& findings) {
+    std::size_t widest = 0;
+    for (const Finding& one : findings.findings)
+      widest = std::max(widest, display_width(visible(one.status)));
+    const int indent = widest == 0 ? 4 : static_cast<int>(widest) + 4;
+    for (const Finding& one : findings.findings) {
+      std::string lead = widest == 0
+                             ? std::string("  - ")
+                             : "  " + padded(one.status, indent - 2, Align::kLeft, one.tone, style.color);
+      const auto block = [&](const std::string& text, const char* code) {
+        for (const std::string& line : wrap(text, style.width - indent)) {
+          out += lead + paint(line, code, style.color) + "\n";
+          lead = std::string(static_cast<std::size_t>(indent), ' ');
+        }
+      };
+      if (!one.subject.empty()) block(one.subject, "1");
+      block(one.text, "");
+      if (!one.basis.empty()) block(fmt::format("[{}: {}]", one.basis, one.reference), "2");
+    }
+  }
   void operator()(const Table& table) {
     if (!table.caption.empty()) lines(table.caption, 0, Tone::kMuted);
     const std::vector<int> widths = fit_columns(table, style.width);
+    if (widths.empty() && !table.columns.empty()) return records(table);
     std::vector<Cell> titles;
     std::vector<Cell> rules;
     for (std::size_t c = 0; c < table.columns.size(); ++c) {
@@ -164,7 +221,7 @@ struct TextRenderer {
     double top = chart.limit.value_or(0.0);
     std::vector<double> totals(chart.categories.size(), 0.0);
     for (std::size_t c = 0; c < chart.categories.size(); ++c) {
-      label_width = std::max(label_width, display_width(chart.categories[c]));
+      label_width = std::max(label_width, display_width(visible(chart.categories[c])));
       for (const Series& series : chart.series)
         totals[c] += std::isfinite(series.values[c]) ? series.values[c] : 0.0;
       top = std::max(top, totals[c]);
@@ -226,14 +283,15 @@ struct TextRenderer {
 
 }  // namespace
 
-std::vector<std::string> wrap(std::string_view text, int width) {
+std::vector<std::string> wrap(std::string_view hostile, int width) {
+  const std::string text = visible(hostile);
   std::vector<std::string> lines;
   std::string line;
   std::size_t at = 0;
   const auto limit = static_cast<std::size_t>(std::max(1, width));
   while (at <= text.size()) {
     const std::size_t end = std::min(text.find_first_of(" \n", at), text.size());
-    const std::string_view word = text.substr(at, end - at);
+    const std::string_view word = std::string_view(text).substr(at, end - at);
     if (!line.empty() && display_width(line) + 1 + display_width(word) > limit) {
       lines.push_back(std::move(line));
       line.clear();

@@ -17,6 +17,7 @@ std::string render_text(const Document& document, const TextStyle& style);
 std::string render_text(const Table& table, const TextStyle& style);
 
 // Breaks text at blanks into lines of at most `width` columns; a longer word stays whole on its own line.
+// Control characters come out spelled (units.h: visible).
 std::vector<std::string> wrap(std::string_view text, int width);
 
 }  // namespace pivot::report

@@ -76,6 +76,23 @@ std::size_t display_width(std::string_view utf8) {
   return width;
 }
 
+std::string visible(std::string_view utf8) {
+  std::string text;
+  for (std::size_t at = 0; at < utf8.size(); ++at) {
+    const auto byte = static_cast<unsigned char>(utf8[at]);
+    const auto next = at + 1 < utf8.size() ? static_cast<unsigned char>(utf8[at + 1]) : 0u;
+    if (byte == 0xc2u && next >= 0x80u && next < 0xa0u) {  // U+0080 to U+009F, among them the 8-bit CSI
+      text += fmt::format("\\x{:02x}", next);
+      ++at;
+    } else if ((byte < 0x20u && byte != '\n') || byte == 0x7fu) {
+      text += fmt::format("\\x{:02x}", byte);
+    } else {
+      text += utf8[at];
+    }
+  }
+  return text;
+}
+
 std::string truncate(std::string_view utf8, std::size_t width) {
   if (display_width(utf8) <= width) return std::string(utf8);
   if (width == 0) return {};

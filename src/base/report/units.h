@@ -19,6 +19,9 @@ std::string format_number(double value, int significant = 3);
 // Columns that UTF-8 text takes on a terminal, one per code point (combining marks are not expected in
 // reports).
 std::size_t display_width(std::string_view utf8);
+// Control characters other than line breaks spelled out ("\\x1b"): a hostile tensor name must not drive a
+// terminal.
+std::string visible(std::string_view utf8);
 // Cuts to at most `width` columns, the last one an ellipsis where something was cut.
 std::string truncate(std::string_view utf8, std::size_t width);
 

@@ -166,6 +166,7 @@ Result<> Converter::write_shard(const ShardPlan& shard) {
       of_job.push_back(&tensor);
     }
   PIVOT_TRY(const auto reader, ReadAhead::start(files_, std::move(jobs), kReadDepth));
+  JointCodes kept;
   for (const OutputTensor* tensor : of_job) {
     if (stopped()) return fail(ErrorCode::kCancelled, "stopped; run the same command again to resume");
     PIVOT_TRY(const auto loaded, reader->next());
@@ -175,7 +176,7 @@ Result<> Converter::write_shard(const ShardPlan& shard) {
       advance(bytes.size());
       return {};
     };
-    PIVOT_TRY_VOID(encoder_.encode(*tensor, *loaded, sink));
+    PIVOT_TRY_VOID(encoder_.encode(*tensor, *loaded, kept, sink));
   }
   PIVOT_TRY_VOID(writer.finish());
   std::error_code error;

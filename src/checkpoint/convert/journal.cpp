@@ -7,7 +7,9 @@
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/file.h"
 
@@ -22,8 +24,22 @@ bool is_own(const std::string& name) {
   return name == kJournalName || name == kLockName || name.find(std::string(kJournalName) + ".") == 0;
 }
 
-// Temporary shards of a run that was killed.
-bool is_leftover(const std::string& name) { return name.find(".safetensors.tmp.") != std::string::npos; }
+// "NAME.tmp.PID": a file that a killed run had not finished (base/file.h, safetensors_writer.h).
+bool is_leftover(const std::string& name) {
+  const std::string_view mark = ".tmp.";
+  const std::size_t at = name.rfind(mark);
+  return at != std::string::npos && at + mark.size() < name.size() &&
+         name.find_first_not_of("0123456789", at + mark.size()) == std::string::npos;
+}
+
+// In a folder that belongs to this conversion alone, sub-folders of side files included.
+void remove_leftovers(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (is_leftover(at->path().filename().string())) found.push_back(at->path());
+  for (const fs::path& path : found) fs::remove(path, error);
+}
 
 }  // namespace
 
@@ -77,6 +93,7 @@ Result<Journal> Journal::open(const fs::path& folder, const std::string& identit
           "{} is not empty ({} is in it) and no conversion was begun there; choose an empty or new folder",
           folder.string(), at->path().filename().string());
     }
+    remove_leftovers(folder);
     PIVOT_TRY_VOID(journal.save());
     return journal;
   }
@@ -89,10 +106,7 @@ Result<Journal> Journal::open(const fs::path& folder, const std::string& identit
                 folder.string());
   for (const auto& [shard, bytes] : json["shards"].items())
     if (bytes.is_number_unsigned()) journal.shards_[shard] = bytes.get<std::uint64_t>();
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    std::error_code ignored;
-    if (is_leftover(at->path().filename().string())) fs::remove(at->path(), ignored);
-  }
+  remove_leftovers(folder);
   return journal;
 }
 

@@ -66,7 +66,29 @@ bool already_in(const StoredTensor& tensor, ExpertTarget target) {
   return false;
 }
 
+bool before(const OutputTensor& a, const OutputTensor& b) {
+  if (a.joint != b.joint) return b.joint;
+  if (a.joint) {
+    if (a.matrix != b.matrix) return a.matrix->name < b.matrix->name;
+    return a.role == Role::kScales && b.role == Role::kCodes;
+  }
+  const int rank_a = dtype_rank(a.declaration.dtype);
+  const int rank_b = dtype_rank(b.declaration.dtype);
+  return rank_a != rank_b ? rank_a < rank_b : a.declaration.name < b.declaration.name;
+}
+
 }  // namespace
+
+bool keeps_codes(const StoredTensor& matrix, ExpertTarget target) {
+  return (matrix.format == MatrixFormat::kFP4 || matrix.format == MatrixFormat::kNVFP4) &&
+         (target == ExpertTarget::kNative || target == ExpertTarget::kNvfp4);
+}
+
+bool makes_both_at_once(const StoredTensor& matrix, ExpertTarget target) {
+  // FP8 block scales of native FP4 follow from its scales alone.
+  const bool from_scales = target == ExpertTarget::kFp8 && matrix.format == MatrixFormat::kFP4;
+  return target != ExpertTarget::kBf16 && !keeps_codes(matrix, target) && !from_scales;
+}
 
 Result<OutputPlan> plan_output(const Checkpoint& source, const ModelLayout& layout,
                                const ConvertOptions& options) {
@@ -97,7 +119,8 @@ Result<OutputPlan> plan_output(const Checkpoint& source, const ModelLayout& layo
     ShardPlan& shard = plan.shards[tensor.shard];
     const auto found = replaced.find(&tensor);
     if (found == replaced.end()) {
-      shard.tensors.push_back({{tensor.name, tensor.dtype, tensor.shape}, Role::kCopy, &tensor, nullptr});
+      shard.tensors.push_back(
+          {{tensor.name, tensor.dtype, tensor.shape}, Role::kCopy, &tensor, nullptr, false});
       ++plan.copied;
       continue;
     }
@@ -107,16 +130,14 @@ Result<OutputPlan> plan_output(const Checkpoint& source, const ModelLayout& layo
     append_matrix(set, stem, matrix.rows, matrix.cols, format_of(options.experts));
     for (StoredDeclaration& stored : set) {
       const Role role = role_of(stored.name, stem);
+      const bool joint =
+          (role == Role::kCodes || role == Role::kScales) && makes_both_at_once(matrix, options.experts);
       shard.tensors.push_back(
-          {{std::move(stored.name), stored.dtype, std::move(stored.shape)}, role, nullptr, &matrix});
+          {{std::move(stored.name), stored.dtype, std::move(stored.shape)}, role, nullptr, &matrix, joint});
     }
   }
   for (ShardPlan& shard : plan.shards) {
-    std::sort(shard.tensors.begin(), shard.tensors.end(), [](const OutputTensor& a, const OutputTensor& b) {
-      const int rank_a = dtype_rank(a.declaration.dtype);
-      const int rank_b = dtype_rank(b.declaration.dtype);
-      return rank_a != rank_b ? rank_a < rank_b : a.declaration.name < b.declaration.name;
-    });
+    std::sort(shard.tensors.begin(), shard.tensors.end(), before);
     for (const OutputTensor& tensor : shard.tensors) {
       std::int64_t bytes = dtype_bytes(tensor.declaration.dtype);
       for (const std::int64_t extent : tensor.declaration.shape) bytes *= extent;

@@ -19,11 +19,19 @@ struct OutputTensor {
   Role role = Role::kCopy;
   const TensorInfo* copy = nullptr;      // kCopy
   const StoredTensor* matrix = nullptr;  // the others
+  bool joint = false;  // kCodes, kScales: both are made at once, the scales first (makes_both_at_once)
 };
+
+// Both sides are FP4 in some coat: the codes are copied and only scales change.
+bool keeps_codes(const StoredTensor& matrix, ExpertTarget target);
+// The target's scales follow from the decoded values: one read of the matrix then makes codes and scales, so
+// they lie next to each other in the file.
+bool makes_both_at_once(const StoredTensor& matrix, ExpertTarget target);
 
 struct ShardPlan {
   std::string file;
-  std::vector<OutputTensor> tensors;  // in the order of the published files: dtype (widest first), then name
+  // In the order of the published files: dtype (widest first), then name; after them the joint matrices.
+  std::vector<OutputTensor> tensors;
   std::uint64_t data_bytes = 0;
   std::vector<std::pair<std::string, std::string>> metadata;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -46,15 +47,39 @@ std::optional<int> exact_log2(float value) {
   return exponent - 1;
 }
 
+// Bits of |value| of fp32 numbers, as integers: they order like the magnitudes, and loops over them
+// vectorise.
+constexpr std::int32_t kMagnitude = 0x7fffffff;
+constexpr std::int32_t kOne = 0x3f800000;
+constexpr std::int32_t kHalf = 0x3f000000;
+constexpr std::int32_t kInfinity = 0x7f800000;
+
+std::int32_t magnitude_bits(float value) { return std::bit_cast<std::int32_t>(value) & kMagnitude; }
+
 // Codes of one 32-block of values on the FP4 grid under the scale 2^(byte - 127); false where one does not
-// fit.
+// fit. From 1 on, an E2M1 code is the exponent and the first mantissa bit of the scaled value; below are 0.5
+// and 0.
 bool encode_fp4_block(const float* values, std::uint8_t byte, std::uint8_t* codes) {
-  const float scale = e8m0_to_float(byte);
-  std::uint8_t block[kFp4GroupCols];
+  constexpr int kMantissaBits = 22;  // that a grid value leaves zero
+  constexpr std::int32_t kCodeOffset = (kOne >> kMantissaBits) - 2;
+  constexpr std::int32_t kLargestCode = 7;
+  const float per_value = 1.0f / e8m0_to_float(byte);
+  std::int32_t block[kFp4GroupCols];
+  std::int32_t off_grid = 0;
+  // Masks instead of branches: codes are random, so a branch on one is mispredicted every other time.
   for (std::int64_t k = 0; k < kFp4GroupCols; ++k) {
-    block[k] = float_to_e2m1(values[k] / scale);
-    if (e2m1_to_float(block[k]) * scale != values[k]) return false;
+    const std::int32_t value = std::bit_cast<std::int32_t>(values[k]);
+    const std::int32_t scaled = magnitude_bits(values[k] * per_value);
+    const std::int32_t code = (scaled >> kMantissaBits) - kCodeOffset;
+    const std::int32_t normal = -static_cast<std::int32_t>(scaled >= kOne);
+    const std::int32_t half = -static_cast<std::int32_t>(scaled == kHalf);
+    const std::int32_t too_large = static_cast<std::int32_t>(code > kLargestCode);
+    off_grid |= normal & ((scaled & ((1 << kMantissaBits) - 1)) | too_large);
+    // Of the value itself, because a tiny one may vanish in the product.
+    off_grid |= ~normal & ~half & value & kMagnitude;
+    block[k] = (normal & code) | (half & 1) | (value >> 28 & 8);
   }
+  if (off_grid != 0) return false;
   for (std::int64_t k = 0; k < kFp4GroupCols; k += 2)
     codes[k / 2] = static_cast<std::uint8_t>(block[k] | block[k + 1] << 4);
   return true;
@@ -265,10 +290,10 @@ Result<> fp4_exact(const Matrix& m, std::int64_t row_begin, std::int64_t row_end
   for (std::int64_t row = row_begin; row < row_end; ++row) {
     dequantize_rows(m, row, row + 1, std::span<float>(values));
     for (std::int64_t k = 0; k < m.cols; k += kFp4GroupCols, code += kFp4GroupCols / 2, ++scale) {
-      float amax = 0;
-      for (std::int64_t i = k; i < k + kFp4GroupCols; ++i)
-        amax = std::max(amax, std::fabs(values[static_cast<std::size_t>(i)]));
-      const int first = fp4_group_scale(amax);
+      std::int32_t largest = 0;
+      for (std::int64_t i = 0; i < kFp4GroupCols; ++i)
+        largest = std::max(largest, magnitude_bits(values[static_cast<std::size_t>(k + i)]));
+      const int first = largest < kInfinity ? fp4_group_scale(std::bit_cast<float>(largest)) : int{kE8m0Nan};
       bool fits = false;
       for (int byte = first; byte < first + kCodeRange && byte < kE8m0Nan && !fits; ++byte) {
         fits = encode_fp4_block(values.data() + k, static_cast<std::uint8_t>(byte), code);

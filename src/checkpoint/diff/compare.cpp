@@ -159,6 +159,44 @@ ErrorSums sum_values(const Matrix& a, const Matrix& b) {
   return sums;
 }
 
+// The sums of a matrix compared with itself: its energy.
+ErrorSums energy(const Matrix& m) {
+  ErrorSums sums;
+  std::vector<float> values(static_cast<std::size_t>(m.cols));
+  for (std::int64_t row = 0; row < m.rows; ++row) {
+    dequantize_rows(m, row, row + 1, std::span<float>(values));
+    std::int64_t at = 0;
+    while (at < m.cols) {
+      const std::int64_t end = std::min(m.cols, at + kFlush);
+      Lanes squares = {0, 0, 0, 0};
+      for (; at + kLanes <= end; at += kLanes) {
+        const Lanes x = load(values.data() + at);
+        squares += x * x;
+      }
+      sums.squared_a += sum(squares);
+      for (; at < end; ++at) {
+        const double x = static_cast<double>(values[static_cast<std::size_t>(at)]);
+        sums.squared_a += x * x;
+      }
+    }
+  }
+  sums.squared_b = sums.product = sums.squared_a;
+  sums.elements = m.rows * m.cols;
+  return sums;
+}
+
+// Every decoded value has the same bits; stops at the first row that has not.
+bool equal_values(const Matrix& a, const Matrix& b) {
+  std::vector<float> left(static_cast<std::size_t>(a.cols));
+  std::vector<float> right(left.size());
+  for (std::int64_t row = 0; row < a.rows; ++row) {
+    dequantize_rows(a, row, row + 1, std::span<float>(left));
+    dequantize_rows(b, row, row + 1, std::span<float>(right));
+    if (std::memcmp(left.data(), right.data(), left.size() * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void ErrorSums::add(const ErrorSums& other) {
@@ -207,9 +245,13 @@ Comparison compare_matrices(const Matrix& a, const Matrix& b, const CompareOptio
     result.same_values = true;
   } else if (result.same_codes && is_fp4(a.format)) {
     result.same_values = scales_give_equal_values(a, b);
+  } else if (!one_grid) {
+    result.same_values = equal_values(a, b);
   }
   result.sums.codes_comparable = one_grid;
-  if (result.same_values && !options.always_sum) {
+  if (result.same_values) {
+    if (options.always_sum) result.sums = energy(a);
+    result.sums.codes_comparable = one_grid;
     result.sums.elements = a.rows * a.cols;
     return result;
   }

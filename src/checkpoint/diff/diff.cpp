@@ -14,6 +14,7 @@
 #include "checkpoint/layout.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/quantization.h"
+#include "checkpoint/stored_matrix.h"
 
 namespace pivot {
 
@@ -74,13 +75,6 @@ Shape shape_of(const StoredTensor& tensor) {
   return tensor.is_matrix ? Shape{tensor.rows, tensor.cols} : tensor.weight->shape;
 }
 
-float scalar_of(const Checkpoint& checkpoint, const TensorInfo* tensor) {
-  float value = 1.0f;
-  if (tensor != nullptr && tensor->dtype == DType::kF32 && tensor->bytes() >= sizeof(value))
-    std::memcpy(&value, checkpoint.view(*tensor).data, sizeof(value));
-  return value;
-}
-
 // Rows that a scale row covers, and bytes of one row of codes and of scales.
 struct RowBytes {
   std::int64_t codes = 0;
@@ -125,21 +119,6 @@ std::size_t add_ranges(const Side& side, std::int64_t row_begin, std::int64_t ro
   job.ranges.push_back(range_of(side, *tensor.scale, tensor.scale_offset + u(first * bytes.scales),
                                 u((last - first) * bytes.scales)));
   return job.ranges.size() - 1;
-}
-
-Matrix matrix_of(const StoredTensor& tensor, std::int64_t rows, std::span<const std::byte> codes,
-                 std::span<const std::byte> scales, float global_scale) {
-  Matrix matrix;
-  matrix.format = tensor.format;
-  matrix.scale_format = tensor.scale_format;
-  matrix.rows = rows;
-  matrix.cols = tensor.cols;
-  matrix.codes = codes.data();
-  matrix.scales = scales.empty() ? nullptr : scales.data();
-  // compressed-tensors states a divisor (B08).
-  matrix.global_scale =
-      tensor.convention == Nvfp4Convention::kCompressedTensors ? 1.0f / global_scale : global_scale;
-  return matrix;
 }
 
 // A vector as a matrix of one row; nullopt for integer tensors, which are only compared byte by byte.
@@ -255,7 +234,7 @@ void Differ::pair_up(const ModelLayout& layout_a, const ModelLayout& layout_b) {
       } else {
         if (tensor->input_scale != nullptr && other->input_scale != nullptr)
           report_.other_input_scales +=
-              scalar_of(a_, tensor->input_scale) == scalar_of(b_, other->input_scale) ? 0 : 1;
+              stored_scalar(a_, tensor->input_scale) == stored_scalar(b_, other->input_scale) ? 0 : 1;
         pairs_.push_back({report_.tensors.size(), {tensor, 0, &a_}, {other, shards_a, &b_}});
       }
     }
@@ -305,14 +284,14 @@ Comparison Differ::compare_part(const Part& part, const ReadAhead::Loaded& loade
   const Pair& pair = pairs_[part.pair];
   const std::size_t first_b = part.scale_range_a == 0 ? 1 : 2;
   if (!pair.a.tensor->is_matrix) return compare_vectors(pair, loaded.range(0), loaded.range(first_b));
-  const auto scales = [&](std::size_t range) {
-    return range == 0 ? std::span<const std::byte>() : loaded.range(range);
-  };
   const std::int64_t rows = part.row_end - part.row_begin;
-  const Matrix left = matrix_of(*pair.a.tensor, rows, loaded.range(0), scales(part.scale_range_a),
-                                scalar_of(a_, pair.a.tensor->global_scale));
-  const Matrix right = matrix_of(*pair.b.tensor, rows, loaded.range(first_b), scales(part.scale_range_b),
-                                 scalar_of(b_, pair.b.tensor->global_scale));
+  const auto matrix = [&](const Side& side, std::size_t codes, std::size_t scales) {
+    return stored_matrix(*side.tensor, rows, loaded.range(codes).data(),
+                         scales == 0 ? nullptr : loaded.range(scales).data(),
+                         stored_scalar(*side.checkpoint, side.tensor->global_scale));
+  };
+  const Matrix left = matrix(pair.a, 0, part.scale_range_a);
+  const Matrix right = matrix(pair.b, first_b, part.scale_range_b);
   CompareOptions compare;
   // A tensor in several parts may turn out to differ elsewhere: its energy must then be that of all parts.
   compare.always_sum = !part.whole;

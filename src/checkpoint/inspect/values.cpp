@@ -32,11 +32,6 @@ constexpr bool is_power_of_two_e4m3(std::uint8_t code) {
   return code == 1 || code == 2 || code == 4;
 }
 
-void release_tensor(const Checkpoint& checkpoint, const TensorInfo& tensor) {
-  const ShardInfo& shard = checkpoint.table().shards()[tensor.shard];
-  (*checkpoint.mappings())[tensor.shard].release(shard.data_begin + tensor.begin, tensor.bytes());
-}
-
 }  // namespace
 
 Nvfp4ScaleVerdict check_nvfp4_scales(const std::uint8_t* scales, const std::uint8_t* codes, std::int64_t rows,
@@ -97,8 +92,8 @@ Nvfp4Facts check_nvfp4(const Checkpoint& checkpoint, ValueCheck depth) {
       facts.example = fmt::format("{}: {} scales are no power of two, {} pairs differ", stem,
                                   verdict.not_power_of_two, verdict.unequal_pairs);
     }
-    release_tensor(checkpoint, *scale);
-    release_tensor(checkpoint, *weight);
+    checkpoint.release_pages(*scale);
+    checkpoint.release_pages(*weight);
   }
   return facts;
 }
@@ -117,7 +112,7 @@ HyperConnectionFacts check_hyper_connections(const Checkpoint& checkpoint) {
     for (std::int64_t i = 0; i < view.elements(); ++i)
       facts.not_bf16 += (read_at<std::uint32_t>(view.data, i) & 0xffffu) != 0 ? 1 : 0;
     facts.values += view.elements();
-    release_tensor(checkpoint, tensor);
+    checkpoint.release_pages(tensor);
   }
   return facts;
 }
@@ -145,7 +140,7 @@ HashTableFacts check_hash_tables(const Checkpoint& checkpoint, std::int64_t num_
       if (facts.example.empty()) facts.example = fmt::format("{} row {}", tensor.name, r);
     }
     facts.rows += tensor.shape[0];
-    release_tensor(checkpoint, tensor);
+    checkpoint.release_pages(tensor);
   }
   return facts;
 }

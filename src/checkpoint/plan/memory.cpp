@@ -161,21 +161,32 @@ std::int64_t capacity_tokens(double free_bytes, double bytes_per_token) {
   return static_cast<std::int64_t>(free_bytes / bytes_per_token);
 }
 
-std::int64_t workspace_bytes(const ModelConfig& config, Parallelism parallelism, int gpus, std::int64_t chunk,
-                             std::int64_t batch) {
-  const int split = parallelism == Parallelism::kTensor ? gpus : 1;
+std::int64_t step_buffer_bytes(const ModelConfig& config, const StepShape& step) {
+  constexpr std::int64_t kWord = 4;  // fp32 and int32
   const std::int64_t d = config.hidden_size;
-  const std::int64_t heads_width = config.num_attention_heads * config.head_dim / split;
+  const std::int64_t streams = config.hc_mult;
+  const std::int64_t heads_width = config.num_attention_heads * config.head_dim / step.split;
+  std::int64_t values = streams * d + 2 * d;  // residual streams, input and output of a sublayer
+  values += config.q_lora_rank + config.head_dim + 2 * heads_width;  // latents, queries, attention output
+  values += config.index_n_heads * config.index_head_dim;
+  std::int64_t words = 4;                                       // id, position, span, gate margin
+  words += streams + streams * streams + config.index_n_heads;  // post and comb, index weights
+  words += config.index_topk + 1 + 2 * config.num_experts_per_tok;
+  const std::int64_t per_token =
+      values * step.activation_bytes + words * kWord + (config.nope_head_dim() + 63) / 64;
+  return per_token * step.tokens +
+         step.logit_rows * (d * step.activation_bytes + (config.vocab_size + 1) * kWord);
+}
+
+std::int64_t operator_scratch_bytes(const ModelConfig& config, const StepShape& step) {
+  const std::int64_t d = config.hidden_size;
+  const std::int64_t inner = config.moe_intermediate_size / step.split;
   const std::int64_t experts = config.num_experts_per_tok + config.n_shared_experts;
-  const std::int64_t inner = config.moe_intermediate_size / split;
-  constexpr std::int64_t kBf16 = 2;
-  std::int64_t per_token = 0;
-  per_token += 2 * config.hc_mult * d * kBf16;  // residual streams, before and after
-  per_token += 2 * heads_width * kBf16;         // queries and attention output
-  per_token += config.o_groups * config.o_lora_rank * kBf16;
-  per_token += experts * (d + (2 * inner + d) * kBf16);  // FP8 rows gathered by expert, gate and up, down
+  const std::int64_t groups = config.o_groups * config.o_lora_rank / step.split;
+  // FP8 rows by expert, then gate, up and down products.
   // EP receives the rows of every GPU: up to gpus times its own share of the chunk, which is chunk / gpus.
-  return per_token * chunk + batch * config.vocab_size * 4;
+  return step.tokens *
+         (groups * step.activation_bytes + experts * (d + (2 * inner + d) * step.activation_bytes));
 }
 
 MemoryPlan plan_memory(const ModelFacts& model, const Machine& machine, Parallelism parallelism, int gpus,
@@ -184,9 +195,12 @@ MemoryPlan plan_memory(const ModelFacts& model, const Machine& machine, Parallel
   // EP: every GPU has its own sequences; otherwise all GPUs of the replica share every sequence.
   const double sequences =
       parallelism == Parallelism::kExpert ? std::ceil(options.sequences / gpus) : options.sequences;
-  const std::int64_t workspace = workspace_bytes(
-      model.config, parallelism, gpus,
-      parallelism == Parallelism::kPipeline ? kPipelineChunkTokens : kPrefillChunkTokens, options.max_batch);
+  StepShape step;
+  step.tokens = parallelism == Parallelism::kPipeline ? kPipelineChunkTokens : kPrefillChunkTokens;
+  step.logit_rows = options.max_batch;
+  step.split = parallelism == Parallelism::kTensor ? gpus : 1;
+  const std::int64_t workspace =
+      step_buffer_bytes(model.config, step) + operator_scratch_bytes(model.config, step);
   MemoryPlan fullest;
   for (int stage = 0; stage < stages; ++stage) {
     StageMemory memory = stage_memory(model, parallelism, gpus, stage, options.draft);
@@ -195,7 +209,9 @@ MemoryPlan plan_memory(const ModelFacts& model, const Machine& machine, Parallel
     plan.bytes = memory.weights;
     plan.bytes[at(MemoryClass::kWorkspace)] = workspace;
     plan.bytes[at(MemoryClass::kRuntime)] = kRuntimeBytes;
-    const double tokens = sequences * static_cast<double>(options.context_tokens);
+    // Pages belong to one sequence: each context takes whole ones.
+    const std::int64_t pages = (options.context_tokens + kPageTokens - 1) / kPageTokens;
+    const double tokens = sequences * static_cast<double>(pages * kPageTokens);
     const auto whole = [](double bytes) { return static_cast<std::int64_t>(std::ceil(bytes)); };
     plan.bytes[at(MemoryClass::kRatio4Rows)] = whole(tokens * memory.cache.ratio4_per_token);
     plan.bytes[at(MemoryClass::kRatio128Rows)] = whole(tokens * memory.cache.ratio128_per_token);

@@ -32,7 +32,7 @@ enum class MemoryClass : std::uint8_t {
   kPagePadding,
   kRings,            // per sequence
   kCompressorState,  // per sequence
-  kWorkspace,        // activations of one prefill chunk, logits of one decode batch
+  kWorkspace,        // activations of one prefill chunk, operators' scratch, logits of one decode batch
   kRuntime,          // context, kernels, communication buffers: an assumption
 };
 inline constexpr int kNumMemoryClasses = 13;
@@ -64,10 +64,19 @@ struct MemoryOptions {
 // Bytes that every GPU gives to the driver, kernels and communication before the first weight.
 inline constexpr std::int64_t kRuntimeBytes = std::int64_t{3} << 29;  // 1.5 GiB
 
-// Activations that live at once while a chunk of `chunk` tokens runs on one of `gpus` GPUs, and the logits of
-// `batch` rows.
-std::int64_t workspace_bytes(const ModelConfig& config, Parallelism parallelism, int gpus, std::int64_t chunk,
-                             std::int64_t batch);
+// The largest step: a prefill chunk, or one token of every sequence of a decode batch.
+struct StepShape {
+  std::int64_t tokens = 0;
+  std::int64_t logit_rows = 0;        // rows whose logits are wanted
+  std::int64_t activation_bytes = 2;  // BF16; the CPU back-ends hold fp32
+  int split = 1;                      // GPUs that share heads, output groups and the experts' inner width
+};
+// Activations that the forward pass holds between its operators (the buffers of src/model/workspace.cpp, up
+// to their alignment).
+std::int64_t step_buffer_bytes(const ModelConfig& config, const StepShape& step);
+// What a GPU's operators hold beside them: rows gathered by expert, gate and up products, attention output by
+// group.
+std::int64_t operator_scratch_bytes(const ModelConfig& config, const StepShape& step);
 
 MemoryPlan plan_memory(const ModelFacts& model, const Machine& machine, Parallelism parallelism, int gpus,
                        const MemoryOptions& options);

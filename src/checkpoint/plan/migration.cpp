@@ -151,6 +151,7 @@ Migration make_migration(const MigrationInput& input) {
   migration.same_architecture =
       input.a.inspection.config.has_value() && input.b.inspection.config.has_value();
   migration.modules = compare_modules(input.a.tensors, input.b.tensors);
+  if (migration.same_architecture) add_figures(input, migration);
   add_feasibility(input, migration);
   add_efficacy(input, migration);
   if (migration.same_architecture) add_practicality(input, migration);

@@ -51,6 +51,14 @@ struct Complaint {
   Source source;
 };
 
+// One number of both sides.
+struct KeyFigure {
+  std::string figure;
+  std::string a;
+  std::string b;
+  Source source;
+};
+
 struct OpenFact {
   std::string question;
   std::string matters;  // what the answer decides
@@ -102,12 +110,13 @@ struct Migration {
   std::string machine;
   bool same_architecture = true;
   std::vector<Statement> summary;
+  std::vector<KeyFigure> figures;
   std::vector<PortItem> feasibility;
   std::vector<Statement> components;
   std::vector<Complaint> complaints;
   std::vector<Statement> practicality;
   std::vector<std::string> steps;
-  std::vector<std::string> rollback;
+  std::vector<Statement> rollback;
   std::vector<OpenFact> open_facts;
   std::vector<ModuleComparison> modules;
 };
@@ -116,8 +125,9 @@ Migration make_migration(const MigrationInput& input);
 report::Document migration_document(const Migration& migration, const MigrationInput& input);
 std::string migration_json(const Migration& migration);  // docs/schema/migration.json
 
-// ---- the four layers, for make_migration ----
+// ---- the key figures and the four layers, for make_migration ----
 
+void add_figures(const MigrationInput& input, Migration& migration);
 void add_feasibility(const MigrationInput& input, Migration& migration);
 void add_efficacy(const MigrationInput& input, Migration& migration);
 void add_practicality(const MigrationInput& input, Migration& migration);

@@ -207,7 +207,7 @@ void add_feasibility(const MigrationInput& input, Migration& migration) {
   add_draft(build);
 
   const Source structure = {Basis::kComputed,
-                            "follows from the rows above: only module contents named there change"};
+                            "follows from the tensor lists: nothing else it depends on differs"};
   build.add("CUDA graphs of the decode step", Port::kWithChanges,
             "same nodes outside the experts; capture again, because kernels and weight addresses change",
             structure);

@@ -127,12 +127,15 @@ void add_practicality(const MigrationInput& input, Migration& migration) {
       "Exchange the replicas one by one; watch error rate, tokens per second, acceptance and the recall "
       "probe for a day.");
   migration.rollback = {
-      "Keep A's folder and unit files until B has run for a release cycle: going back is a change of the "
-      "model path and a restart.",
-      fmt::format("A restart with A takes {} to load at {}/s; no conversion or download is needed.",
-                  format_seconds(size_a / input.load_bytes_per_second),
-                  format_bytes(input.load_bytes_per_second)),
-      "State written by B (prefix caches, saved sessions) is not usable by A: flush again."};
+      {"Keep A's folder and unit files until B has run for a release cycle: going back is a change of the "
+       "model path and a restart.",
+       {Basis::kComputed, "nothing above writes to A's folder"}},
+      {fmt::format("A restart with A takes {} to load; no conversion or download is needed.",
+                   format_seconds(size_a / input.load_bytes_per_second)),
+       {Basis::kAssumption,
+        fmt::format("{}/s from disk; --load-rate takes yours", format_bytes(input.load_bytes_per_second))}},
+      {"State written by B (prefix caches, saved sessions) is not usable by A: flush again.",
+       {Basis::kComputed, "state is a function of weights"}}};
 }
 
 void add_open_facts(const MigrationInput& input, Migration& migration) {

@@ -15,7 +15,7 @@ using nlohmann::ordered_json;
 using report::Align;
 using report::Cell;
 using report::Document;
-using report::Item;
+using report::Findings;
 using report::Items;
 using report::Table;
 using report::Tone;
@@ -31,30 +31,72 @@ Tone tone_of(Cure cure) {
   return cure == Cure::kYes ? Tone::kGood : cure == Cure::kPartly ? Tone::kWarning : Tone::kBad;
 }
 
+report::Finding finding(const Source& source, std::string text) {
+  return {"", Tone::kPlain, "", std::move(text), to_string(source.basis), source.reference};
+}
+
 void add_statements(Document& document, const std::vector<Statement>& statements) {
-  Items items;
+  Findings list;
   for (const Statement& statement : statements)
-    items.items.push_back({"", statement.text, source_text(statement.source), Tone::kPlain});
-  document.add(std::move(items));
+    list.findings.push_back(finding(statement.source, statement.text));
+  document.add(std::move(list));
+}
+
+void add_key_figures(Document& document, const Migration& migration) {
+  Table table;
+  table.columns = {{"", Align::kLeft}, {"A", Align::kLeft}, {"B", Align::kLeft}, {"source", Align::kLeft}};
+  for (const KeyFigure& one : migration.figures)
+    table.rows.push_back({one.figure, one.a, one.b, {source_text(one.source), Tone::kMuted}});
+  document.add(std::move(table));
+}
+
+// What must be worked on comes first.
+void add_ports(Document& document, const Migration& migration) {
+  Findings list;
+  for (const Port port : {Port::kNo, Port::kWithChanges, Port::kUnchanged})
+    for (const PortItem& item : migration.feasibility) {
+      if (item.port != port) continue;
+      report::Finding one = finding(item.source, item.why + ".");
+      one.status = to_string(item.port);
+      one.tone = tone_of(item.port);
+      one.subject = item.what;
+      list.findings.push_back(std::move(one));
+    }
+  document.add(std::move(list));
+}
+
+void add_complaints(Document& document, const Migration& migration) {
+  Findings list;
+  for (const Complaint& item : migration.complaints) {
+    report::Finding one = finding(item.source, item.why + ".");
+    one.status = fmt::format("cure: {}", to_string(item.cure));
+    one.tone = tone_of(item.cure);
+    one.subject = item.complaint;
+    list.findings.push_back(std::move(one));
+  }
+  document.add(std::move(list));
 }
 
 void add_modules(Document& document, const Migration& migration) {
   Table table;
   table.caption = "Tensor lists side by side";
   table.columns = {{"module", Align::kLeft},  {"same", Align::kRight},   {"different", Align::kRight},
-                   {"only A", Align::kRight}, {"only B", Align::kRight}, {"bytes A", Align::kRight},
-                   {"bytes B", Align::kRight}};
+                   {"only A", Align::kRight}, {"only B", Align::kRight}, {"size A", Align::kRight},
+                   {"size B", Align::kRight}};
   for (const ModuleComparison& module : migration.modules) {
     if (module.absent()) continue;
     const auto count = [](std::int64_t value) { return Cell(report::format_count(value)); };
+    const auto size = [](std::int64_t bytes) {
+      return Cell(report::format_bytes(static_cast<double>(bytes)));
+    };
     table.rows.push_back({{fmt::format("{}{}", module.draft ? "draft: " : "", module_name(module.module)),
                            module.equal() ? Tone::kGood : Tone::kWarning},
                           count(module.same),
                           count(module.different),
                           count(module.only_a),
                           count(module.only_b),
-                          count(module.bytes_a),
-                          count(module.bytes_b)});
+                          size(module.bytes_a),
+                          size(module.bytes_b)});
   }
   document.add(std::move(table));
 }
@@ -111,13 +153,10 @@ Document migration_document(const Migration& migration, const MigrationInput& in
                           : fmt::format("on {}; every statement names its source", migration.machine);
   document.heading("In short");
   add_statements(document, migration.summary);
+  if (!migration.figures.empty()) add_key_figures(document, migration);
 
   document.heading("1. Feasibility: what carries over");
-  Items ports;
-  for (const PortItem& item : migration.feasibility)
-    ports.items.push_back({fmt::format("{} - {}", item.what, to_string(item.port)), item.why + ".",
-                           source_text(item.source), tone_of(item.port)});
-  document.add(std::move(ports));
+  add_ports(document, migration);
   if (migration.same_architecture) add_modules(document, migration);
 
   document.heading("2. Efficacy: what changes in numbers, and what that can cure");
@@ -125,11 +164,7 @@ Document migration_document(const Migration& migration, const MigrationInput& in
   add_statements(document, migration.components);
   if (!migration.complaints.empty()) {
     document.heading("Complaints", 3);
-    Items cures;
-    for (const Complaint& item : migration.complaints)
-      cures.items.push_back({fmt::format("\"{}\" - cured: {}", item.complaint, to_string(item.cure)),
-                             item.why + ".", source_text(item.source), tone_of(item.cure)});
-    document.add(std::move(cures));
+    add_complaints(document, migration);
   }
 
   if (migration.same_architecture) {
@@ -142,9 +177,7 @@ Document migration_document(const Migration& migration, const MigrationInput& in
     for (const std::string& step : migration.steps) steps.items.push_back({"", step, "", Tone::kPlain});
     document.add(std::move(steps));
     document.heading("Way back", 3);
-    Items back;
-    for (const std::string& line : migration.rollback) back.items.push_back({"", line, "", Tone::kPlain});
-    document.add(std::move(back));
+    add_statements(document, migration.rollback);
   }
 
   document.heading(migration.same_architecture ? "4. Open facts: what one command would settle"
@@ -165,6 +198,10 @@ std::string migration_json(const Migration& migration) {
   json["machine"] = migration.machine;
   json["same_architecture"] = migration.same_architecture;
   json["summary"] = statements_json(migration.summary);
+  json["figures"] = ordered_json::array();
+  for (const KeyFigure& one : migration.figures)
+    json["figures"].push_back(
+        {{"figure", one.figure}, {"a", one.a}, {"b", one.b}, {"source", source_json(one.source)}});
   json["feasibility"] = ordered_json::array();
   for (const PortItem& item : migration.feasibility)
     json["feasibility"].push_back({{"what", item.what},
@@ -180,7 +217,7 @@ std::string migration_json(const Migration& migration) {
                                   {"source", source_json(item.source)}});
   json["practicality"] = statements_json(migration.practicality);
   json["steps"] = migration.steps;
-  json["rollback"] = migration.rollback;
+  json["rollback"] = statements_json(migration.rollback);
   json["open_facts"] = ordered_json::array();
   for (const OpenFact& fact : migration.open_facts)
     json["open_facts"].push_back(

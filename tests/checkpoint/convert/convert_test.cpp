@@ -194,10 +194,13 @@ TEST(Convert, LeftoversOfAKillAreCleanedUp) {
   // What a kill -9 leaves: a temporary shard, and a final one that the journal does not know.
   std::ofstream(output / "model-00001-of-00002.safetensors.tmp.99999") << "half";
   std::ofstream(output / "model-00002-of-00002.safetensors") << "renamed just before the kill";
+  std::ofstream(output / ".pivot-convert.json.tmp.99999") << "half";
+  fs::create_directory(output / "encoding");
+  std::ofstream(output / "encoding" / "rules.txt.tmp.99999") << "half";
   options.stop = nullptr;
   const auto report = convert_checkpoint(checkpoint, output, options);
   ASSERT_TRUE(report) << report.error().to_string();
-  EXPECT_FALSE(fs::exists(output / "model-00001-of-00002.safetensors.tmp.99999"));
+  for (const auto& [name, bytes] : files_of(output)) EXPECT_EQ(name.find(".tmp."), std::string::npos) << name;
   EXPECT_TRUE(same_values(source, output));
 }
 

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "checkpoint/dequantize.h"
@@ -194,8 +196,33 @@ TEST(Transcode, Fp4IsFoundAgainInBf16) {
   ASSERT_TRUE(fp4_exact(wide, 0, 8, found.codes, found.scales));
   found.rebind();
   EXPECT_EQ(values(found.view), values(source.view));
-  bits[5] = to_bf16(1.2345f).bits;
-  EXPECT_FALSE(fp4_exact(wide, 0, 8, found.codes, found.scales));
+  for (const float odd : {1.2345f, std::nanf(""), -std::numeric_limits<float>::infinity(), 3.3e38f, 1e-38f}) {
+    std::vector<std::uint16_t> spoilt = bits;
+    spoilt[5] = to_bf16(odd).bits;
+    wide.codes = reinterpret_cast<const std::byte*>(spoilt.data());
+    EXPECT_FALSE(fp4_exact(wide, 0, 8, found.codes, found.scales)) << odd;
+  }
+}
+
+TEST(Transcode, EveryCodeUnderEveryScaleIsFoundAgain) {
+  // One block a scale byte: all 16 codes twice. 2^125 is the last scale whose 6 fits fp32.
+  constexpr int kScales = 252;
+  std::vector<float> all(kScales * 32);
+  for (int s = 0; s < kScales; ++s)
+    for (int k = 0; k < 32; ++k)
+      all[static_cast<std::size_t>(s * 32 + k)] =
+          e2m1_to_float(static_cast<std::uint8_t>(k % 16)) * e8m0_to_float(static_cast<std::uint8_t>(s + 1));
+  Matrix wide;
+  wide.format = MatrixFormat::kF32;
+  wide.rows = kScales;
+  wide.cols = 32;
+  wide.codes = reinterpret_cast<const std::byte*>(all.data());
+  Owned found = fp4(kScales, 32, 12, 1, 1);
+  ASSERT_TRUE(fp4_exact(wide, 0, kScales, found.codes, found.scales));
+  found.rebind();
+  const std::vector<float> got = values(found.view);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(all[i])) << i;
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 // Byte and FLOP counts of the published geometry against specification 4.1, 4.3, 5 and the public header
 // totals.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "checkpoint/plan/memory.h"
 #include "flash.h"
+#include "support/test_data.h"
 
 namespace pivot {
 namespace {
@@ -71,6 +73,50 @@ TEST(WeightBytes, PerLayerTablesOfThePerformanceNotes) {
   const double replicated =
       static_cast<double>(bytes.replicated() - bytes.of(Module::kEmbedding) - bytes.of(Module::kHashTable));
   EXPECT_NEAR(replicated / 1e9, 1.30, 0.005);
+}
+
+// The same totals from the published headers, module by module (performance notes 1.1, specification 4.1).
+struct HeaderTotals {
+  const char* headers;
+  std::int64_t total;
+  std::int64_t draft;
+  std::int64_t routed;
+  const char* gibibytes;
+};
+
+TEST(WeightBytes, PublishedHeadersByModule) {
+  PIVOT_NEED_DATA(headers, "real/headers");
+  for (const HeaderTotals& one : {HeaderTotals{"DeepSeek-V4-Flash.headers.json.gz", 159'609'485'896,
+                                               3'593'787'756, 147'169'738'752, "148.65"},
+                                  HeaderTotals{"DeepSeek-V4-Flash-0731.headers.json.gz", 166'878'536'440,
+                                               10'862'838'300, 147'169'738'752, "155.42"},
+                                  HeaderTotals{"nvidia-DeepSeek-V4-Flash-NVFP4.headers.DERIVED.json.gz",
+                                               168'266'793'544, 3'593'787'756, 155'827'046'400, "156.71"}}) {
+    SCOPED_TRACE(one.headers);
+    const auto table = load_header_dump(headers / one.headers);
+    ASSERT_TRUE(table) << table.error().to_string();
+    const ModelBytes bytes = model_bytes(*table);
+    EXPECT_EQ(bytes.total(), one.total);
+    EXPECT_EQ(bytes.draft(), one.draft);
+    EXPECT_EQ(bytes.of(Module::kRoutedExpert), one.routed);
+    EXPECT_EQ(fmt::format("{:.2f}", static_cast<double>(one.total) / (1 << 30)), one.gibibytes);
+    // Everything but experts is the same in all three, to the byte.
+    EXPECT_EQ(bytes.backbone() - bytes.of(Module::kRoutedExpert), 8'845'959'388);
+    EXPECT_EQ(bytes.of(Module::kEmbedding), 1'059'061'760);
+    EXPECT_EQ(bytes.of(Module::kHead), 1'059'061'760);
+    EXPECT_EQ(bytes.of(Module::kHashTable), 18'616'320);
+    EXPECT_EQ(bytes.other, 0);
+    // And the schema of the same formats computes what the headers say, block by block.
+    const ModelBytes computed =
+        model_bytes(stored_tensors(flash_config(), native_formats(HeadKind::kNone, 0)));
+    for (std::size_t layer = 0; layer < 43; ++layer)
+      for (int m = 0; m < kNumModules; ++m) {
+        const auto module = static_cast<Module>(m);
+        if (module == Module::kRoutedExpert) continue;
+        EXPECT_EQ(bytes.layers[layer].of(module), computed.layers[layer].of(module))
+            << layer << " " << module_name(module);
+      }
+  }
 }
 
 struct CacheCase {

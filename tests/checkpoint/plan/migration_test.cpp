@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/report/html.h"
 #include "base/report/text.h"
+#include "base/report/units.h"
 #include "support/json_schema.h"
 #include "support/test_data.h"
 
@@ -58,6 +60,8 @@ void expect_sources(const Migration& migration) {
   for (const Statement& one : migration.components) check(one.source, one.text);
   for (const Complaint& one : migration.complaints) check(one.source, one.complaint);
   for (const Statement& one : migration.practicality) check(one.source, one.text);
+  for (const KeyFigure& one : migration.figures) check(one.source, one.figure);
+  for (const Statement& one : migration.rollback) check(one.source, one.text);
   for (const OpenFact& one : migration.open_facts)
     EXPECT_EQ(one.command.rfind("pivot ", 0), 0u) << one.command;
 }
@@ -100,6 +104,14 @@ TEST(Migration, NvidiaNvfp4ToNative0731) {
   const std::string text = report::render_text(document, {120, false});
   for (const char* part : {"Feasibility", "Efficacy", "Practicality", "Open facts", "not by itself"})
     EXPECT_NE(text.find(part), std::string::npos) << part;
+  for (const int width : {80, 120}) {
+    std::istringstream lines(report::render_text(document, {width, false}));
+    // A path longer than the terminal stays in one piece, so that it can be copied.
+    for (std::string line; std::getline(lines, line);)
+      if (line.find_first_of(' ', line.find_first_not_of(' ')) != std::string::npos) {
+        EXPECT_LE(report::display_width(line), static_cast<std::size_t>(width)) << line;
+      }
+  }
   EXPECT_NE(report::render_html(document).find("<svg"), std::string::npos);
   EXPECT_EQ(test::schema_faults(migration_json(migration), "migration.json"), std::vector<std::string>());
   ASSERT_TRUE(sides->input.b.plan);
