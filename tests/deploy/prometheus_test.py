@@ -90,7 +90,9 @@ class LiveScrape(unittest.TestCase):
             assert error.code == 400
         seen = 'sum(pivot_requests_total{outcome="finished"}) >= 3'
         wait_for(lambda: cls.query(seen), "the requests to be scraped")
-        # The rules are evaluated after the scrape.
+        # A rate needs two scrapes; the rules are evaluated after them.
+        wait_for(lambda: cls.query("rate(pivot_http_requests_total[1m]) > 0"), "a second scrape")
+        wait_for(lambda: cls.query("rate(pivot_process_cpu_seconds_total[1m])"), "a second scrape")
         wait_for(lambda: cls.query("vllm:generation_tokens_total > 0"), "the rules to be evaluated")
 
     @staticmethod

@@ -27,7 +27,8 @@ bool any_of(std::string_view key, std::initializer_list<std::string_view> keys) 
 
 class SchemaCheck {
  public:
-  SchemaCheck(const GrammarLimits& limits, Totals& totals) : limits_(limits), totals_(totals) {}
+  SchemaCheck(const GrammarLimits& limits, Totals& totals, bool strict)
+      : limits_(limits), totals_(totals), strict_(strict) {}
 
   Result<> run(const Value& schema, std::string_view where) {
     path_ = where;
@@ -64,6 +65,14 @@ class SchemaCheck {
   }
 
   Result<> check_member(std::string_view key, const Value& value, int depth) {
+    // The library reads past these without a word.
+    if (strict_ &&
+        any_of(key, {"not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies",
+                     "contains", "minContains", "maxContains", "uniqueItems"}) &&
+        !value.is(Value::Kind::kFalse))
+      return fail(ErrorCode::kUnsupported,
+                  "{}: strict output cannot guarantee this keyword. Leave it out, or set strict to false",
+                  path_);
     switch (schema_place(key, value)) {
       case SchemaPlace::kMap:
         for (const Member& member : value.members) {
@@ -105,8 +114,9 @@ class SchemaCheck {
   Result<> check_count(const Value& value) {
     std::int64_t count = 0;
     const char* end = value.text.data() + value.text.size();
-    const bool whole = value.is(Value::Kind::kInteger) &&
-                       std::from_chars(value.text.data(), end, count).ptr == end && value.text[0] != '-';
+    const std::from_chars_result read = std::from_chars(value.text.data(), end, count);
+    const bool whole =
+        value.is(Value::Kind::kInteger) && read.ec == std::errc() && read.ptr == end && value.text[0] != '-';
     if (!whole || count > limits_.max_count)
       return fail(ErrorCode::kInvalidArgument, "{} must be a whole number from 0 to {}", path_,
                   limits_.max_count);
@@ -115,6 +125,7 @@ class SchemaCheck {
 
   const GrammarLimits& limits_;
   Totals& totals_;
+  bool strict_;
   std::string path_;  // of the value at hand, as a JSON pointer
 };
 
@@ -133,11 +144,11 @@ Result<> check_text(std::string_view text, std::string_view where) {
 }
 
 Result<> check_schema_text(std::string_view text, std::string_view where, const GrammarLimits& limits,
-                           Totals& totals) {
+                           Totals& totals, bool strict) {
   PIVOT_TRY_VOID(check_bytes(text.size(), limits));
   Result<Value> schema = python_json::parse(text);
   if (!schema) return fail(std::move(schema).error().with(fmt::format("reading {}", where)));
-  return SchemaCheck(limits, totals).run(*schema, where);
+  return SchemaCheck(limits, totals, strict).run(*schema, where);
 }
 
 struct Check {
@@ -147,7 +158,7 @@ struct Check {
 
   Result<> operator()(const JsonSchemaGrammar& grammar) const {
     Totals totals;
-    return check_schema_text(grammar.schema, "the JSON Schema", limits, totals);
+    return check_schema_text(grammar.schema, "the JSON Schema", limits, totals, grammar.strict);
   }
 
   Result<> operator()(const RegexGrammar& grammar) const {
@@ -218,7 +229,7 @@ struct Check {
     PIVOT_TRY_VOID(check_bytes(tool.parameters.size(), limits));
     Result<Value> schema = python_json::parse(tool.parameters);
     if (!schema) return fail(std::move(schema).error().with("reading " + where));
-    PIVOT_TRY_VOID(SchemaCheck(limits, totals).run(*schema, where));
+    PIVOT_TRY_VOID(SchemaCheck(limits, totals, tool.strict).run(*schema, where));
     if (!schema->is(Value::Kind::kObject))
       return fail(ErrorCode::kInvalidArgument, "{} must be the schema of an object", where);
     if (const Value* properties = schema->find("properties"))

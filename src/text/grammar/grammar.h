@@ -111,7 +111,7 @@ bool grammars_available();
 
 // Whether a schema, pattern or grammar is within the limits and well formed as far as pivot itself can tell;
 // everything constrain() refuses before it asks the library. Errors: kInvalidArgument naming the limit, what
-// was found and where.
+// was found and where; kUnsupported for a keyword that a strict schema may not have.
 Result<> check_grammar(const AnswerGrammar& grammar, const GrammarLimits& limits);
 
 // One per tokenizer; any number of threads may call it. Compiled grammars are shared and kept while they are

@@ -17,7 +17,7 @@ namespace {
 
 // JSON allows any number of spaces between tokens, and a model that is allowed to will now and then write
 // nothing else for the rest of its answer. This many fit an indented document.
-constexpr int kMaxWhitespace = 32;
+constexpr int kMaxWhitespace = 16;
 
 // Runs what calls the library; nothing that it throws leaves.
 template <class Function>

@@ -121,6 +121,7 @@ class Scanner {
   // {m}, {m,}, {m,n}; anything else in braces is text to a regular expression.
   std::string repeat() {
     std::size_t end = at_ + 1;
+    skip_spaces(end);
     const std::optional<std::int64_t> low = number(end);
     std::optional<std::int64_t> high = low;
     skip_spaces(end);

@@ -118,6 +118,11 @@ TEST(Constraint, StrictSchemaRefusesWhatItCannotGuarantee) {
   EXPECT_EQ(strict.error().code, ErrorCode::kUnsupported);
   EXPECT_NE(strict.error().message.find("uniqueItems"), std::string::npos) << strict.error().message;
   EXPECT_TRUE(compiler().constrain(JsonSchemaGrammar{schema, false}).has_value());
+  // What the library tells by itself.
+  const auto number =
+      compiler().constrain(JsonSchemaGrammar{R"({"type": "number", "multipleOf": 0.5})", true});
+  ASSERT_FALSE(number.has_value());
+  EXPECT_EQ(number.error().code, ErrorCode::kUnsupported) << number.error().message;
 }
 
 TEST(Constraint, RegexMatchesTheWholeAnswer) {

@@ -39,7 +39,7 @@ TEST(GrammarLimits, SchemaThatIsNone) {
 
 TEST(GrammarLimits, DeepAndWideSchemas) {
   expect_problem(JsonSchemaGrammar{nested(R"({"properties":{"a":)", "{}", "}}", 40)}, "levels deep");
-  expect_problem(JsonSchemaGrammar{nested(R"({"not":)", "{}", "}", 500)}, "levels deep");
+  expect_problem(JsonSchemaGrammar{nested(R"({"items":)", "{}", "}", 500)}, "levels deep");
   EXPECT_NE(problem(JsonSchemaGrammar{nested("[", "1", "]", 100'000)}), "");
   std::string wide = R"({"properties":{)";
   for (int i = 0; i < 9000; ++i) wide += fmt::format("{}\"p{}\":{{}}", i == 0 ? "" : ",", i);
@@ -58,6 +58,22 @@ TEST(GrammarLimits, CountsInASchema) {
   expect_problem(JsonSchemaGrammar{R"({"maxItems": 99999999999999999999})"}, "whole number");
   EXPECT_EQ(problem(JsonSchemaGrammar{R"({"properties": {"maxItems": {"type": "string"}}, "maxItems": 3})"}),
             "");
+}
+
+TEST(GrammarLimits, StrictSchemasHaveNoKeywordThatWouldBeIgnored) {
+  for (const char* schema : {R"({"not": {}})", R"({"items": {"if": {}, "then": {}}})",
+                             R"({"uniqueItems": true})", R"({"properties": {"a": {"contains": {}}}})"}) {
+    const Result<> strict = check_grammar(JsonSchemaGrammar{schema, true}, {});
+    ASSERT_FALSE(strict.has_value()) << schema;
+    EXPECT_EQ(strict.error().code, ErrorCode::kUnsupported);
+    EXPECT_TRUE(check_grammar(JsonSchemaGrammar{schema, false}, {}).has_value()) << schema;
+    EXPECT_FALSE(check_grammar(ToolCallGrammar{{{"f", schema, true}}}, {}).has_value()) << schema;
+    EXPECT_TRUE(check_grammar(ToolCallGrammar{{{"f", schema, false}}}, {}).has_value()) << schema;
+  }
+  // A property of that name is no keyword.
+  EXPECT_TRUE(
+      check_grammar(JsonSchemaGrammar{R"({"properties": {"not": {}}, "uniqueItems": false})", true}, {})
+          .has_value());
 }
 
 TEST(GrammarLimits, RepeatsOfExpressions) {

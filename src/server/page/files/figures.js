@@ -101,7 +101,8 @@ function bars(figure, samples) {
   const list = document.createElement("dl");
   let used = 0;
   let all = 0;
-  for (const [pool, states] of pools) {
+  const order = ["slots", "ratio4", "ratio128"];
+  for (const [pool, states] of [...pools].sort((a, b) => order.indexOf(a[0]) - order.indexOf(b[0]))) {
     const sum = (states.used ?? 0) + (states.evictable ?? 0) + (states.free ?? 0);
     if (sum === 0) continue;
     used += states.used;
