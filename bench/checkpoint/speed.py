@@ -10,7 +10,7 @@ bytes at the same time. The share is the mean time of these two references over 
 afterwards.
 
 Memory is sampled from /proc: "anonymous" is what the process itself holds, "resident" adds the mapped file pages that the
-kernel may take back at any time (the sum is what `ps` and /usr/bin/time call RSS).
+kernel may take back at any time (the sum is what `ps` calls RSS; the most it ever was).
 """
 
 import argparse
@@ -47,10 +47,14 @@ def plain_read(folders):
 
 
 def plain_write(path, count):
+    # One file after the other, so that the reference takes little room.
     blocks = max(1, round(count / (16 << 20)))
-    subprocess.run(["dd", "if=/dev/zero", f"of={path}", "oflag=direct", "bs=16M", f"count={blocks}", "conv=fsync",
-                    "status=none"], check=True)
-    os.unlink(path)
+    while blocks > 0:
+        piece = min(blocks, 128)
+        subprocess.run(["dd", "if=/dev/zero", f"of={path}", "oflag=direct", "bs=16M", f"count={piece}", "conv=fsync",
+                        "status=none"], check=True)
+        os.unlink(path)
+        blocks -= piece
 
 
 def reference(read_folders, write_bytes, scratch):
@@ -83,7 +87,6 @@ class Run:
         sampler.join()
         self.seconds = time.monotonic() - begin
         self.processor_seconds = usage.ru_utime + usage.ru_stime
-        self.resident = max(self.resident, usage.ru_maxrss * 1024)
         self.code = os.waitstatus_to_exitcode(status)
         process.returncode = self.code
         if self.code not in (0, 1):
@@ -96,6 +99,8 @@ class Run:
                 with open(f"/proc/{pid}/status", encoding="ascii") as file:
                     fields = dict(line.split(":", 1) for line in file)
                 self.anonymous = max(self.anonymous, int(fields["RssAnon"].split()[0]) * 1024)
+                # Not getrusage's figure: that one remembers the parent's memory from before exec.
+                self.resident = max(self.resident, int(fields["VmHWM"].split()[0]) * 1024)
             except (OSError, KeyError):
                 return
 
