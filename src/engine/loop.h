@@ -106,6 +106,7 @@ class Engine::Loop {
   void step();
   std::vector<Share> plan_shares(std::int32_t& decode_tokens, std::int32_t& prefill_tokens);
   Result<> forward(std::vector<Share>& shares);
+  void fail_step(const std::vector<Share>& shares, const Error& error);
   void after_forward(std::vector<Share>& shares);
   void keep_state(Choice& choice, std::span<const float> logits);
   void note_prompt_logprobs(const Share& share);

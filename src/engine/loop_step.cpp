@@ -53,28 +53,34 @@ void Engine::Loop::step() {
     after_forward(shares);
   } else {
     ++stats.failed_steps;
-    spdlog::error("a step of {} sequences failed: {}", shares.size(), computed.error().to_string());
-    for (const Share& share : shares) fail_choice(*share.choice, computed.error());
-    if (++failed_in_a_row_ >= kMaxFailedSteps) {
-      spdlog::critical("{} steps in a row failed; the engine takes no more requests", failed_in_a_row_);
-      std::vector<Request*> left;
-      for (const auto& [id, request] : requests_) left.push_back(request.get());
-      {
-        const std::lock_guard lock(inbox_mutex_);
-        accepting_ = false;
-      }
-      for (Request* request : left)
-        for (std::size_t i = request->choices.size(), live = 1; i-- > 0 && live > 0;) {
-          if (request->choices[i]->stage == Choice::Stage::kEnded) continue;
-          live = static_cast<std::size_t>(request->live - 1);
-          fail_choice(*request->choices[i], computed.error());
-        }
-    }
+    fail_step(shares, computed.error());
   }
   record.sample_seconds = seconds_between(done, Clock::now());
   stats.sample_seconds += record.sample_seconds;
   record.waiting = static_cast<std::int32_t>(queue_.size());
   if (options_.on_step) options_.on_step(record);
+}
+
+void Engine::Loop::fail_step(const std::vector<Share>& shares, const Error& error) {
+  spdlog::error("a step of {} sequences failed: {}", shares.size(), error.to_string());
+  const bool lost = ++failed_in_a_row_ >= kMaxFailedSteps;
+  if (lost) {
+    spdlog::critical("{} steps in a row failed; the engine takes no more requests", failed_in_a_row_);
+    const std::lock_guard lock(inbox_mutex_);
+    accepting_ = false;
+  }
+  for (const Share& share : shares) fail_choice(*share.choice, error);
+  if (!lost) return;
+  std::vector<Request*> left;
+  for (const auto& [id, request] : requests_) left.push_back(request.get());
+  for (Request* request : left) {
+    std::int32_t live = request->live;
+    for (std::size_t i = request->choices.size(); i-- > 0 && live > 0;) {
+      if (request->choices[i]->stage == Choice::Stage::kEnded) continue;
+      --live;
+      fail_choice(*request->choices[i], error);
+    }
+  }
 }
 
 std::vector<Engine::Loop::Share> Engine::Loop::plan_shares(std::int32_t& decode_tokens,
