@@ -17,6 +17,7 @@ namespace pivot::test {
 struct BackendFactory {
   std::string name;
   std::function<std::shared_ptr<Backend>()> make;
+  bool same_alone = true;  // a token's bits do not depend on how many others are in its step
 };
 inline void PrintTo(const BackendFactory& factory, std::ostream* out) { *out << factory.name; }
 // Every back-end that the grid compares with the oracle. A CUDA build adds its own.

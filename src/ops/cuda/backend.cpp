@@ -67,8 +67,10 @@ void CudaBackend::latent(const LayerContext& layer, const Knobs& knobs, const St
   const ModelConfig& c = *layer.config;
   const AttentionWeights& w = *p.weights;
   const std::int64_t tokens = batch.num_tokens;
+  const bool gemm = uses_gemm(tokens);
   const LinearInput quantized =
-      operand(w.wq_a, knobs.dense_act, p.x, tokens, c.hidden_size, "latent_values", "latent_scales");
+      gemm ? LinearInput{static_cast<const std::uint16_t*>(p.x), nullptr, c.hidden_size}
+           : operand(w.wq_a, knobs.dense_act, p.x, tokens, c.hidden_size, "latent_values", "latent_scales");
   const LinearInput raw{static_cast<const std::uint16_t*>(p.x), nullptr, c.hidden_size};
   auto* a = scratch_.get<std::uint16_t>("latent_a", tokens * c.q_lora_rank);
   auto* kv = scratch_.get<std::uint16_t>("latent_kv", tokens * c.head_dim);
@@ -90,7 +92,10 @@ void CudaBackend::latent(const LayerContext& layer, const Knobs& knobs, const St
     index_raw = scratch_.get<std::uint16_t>("index_weights_raw", tokens * c.index_n_heads);
     jobs.push_back({w.indexer->weights_proj, raw, index_raw, c.index_n_heads, true});
   }
-  launch_linear(jobs, tokens, stream_);
+  if (gemm)
+    run_gemm(jobs, tokens, {p.x, c.hidden_size, knobs.dense_act});
+  else
+    launch_linear(jobs, tokens, stream_);
 
   LatentArguments l;
   l.batch = batch;
@@ -156,18 +161,22 @@ void CudaBackend::query(const LayerContext& layer, const Knobs& knobs, const Ste
                         const QueryParams& p) {
   const ModelConfig& c = *layer.config;
   const AttentionWeights& w = *p.weights;
-  const LinearInput in =
-      operand(w.wq_b, knobs.dense_act, p.qr, batch.num_tokens, c.q_lora_rank, "query_values", "query_scales");
-  std::vector<LinearJob> jobs = {{w.wq_b, in, p.q, c.num_attention_heads * c.head_dim, true}};
+  const std::int64_t tokens = batch.num_tokens;
+  const bool gemm = uses_gemm(tokens);
+  const auto input = [&](const Matrix& m) {
+    if (gemm) return LinearInput{static_cast<const std::uint16_t*>(p.qr), nullptr, c.q_lora_rank};
+    return operand(m, knobs.dense_act, p.qr, tokens, c.q_lora_rank, "query_values", "query_scales");
+  };
+  std::vector<LinearJob> jobs = {{w.wq_b, input(w.wq_b), p.q, c.num_attention_heads * c.head_dim, true}};
   const bool indexed = layer.ratio == 4 && p.index_q != nullptr;
   if (indexed) {
     const Matrix& m = w.indexer->wq_b;
-    jobs.push_back(
-        {m,
-         operand(m, knobs.dense_act, p.qr, batch.num_tokens, c.q_lora_rank, "query_values", "query_scales"),
-         p.index_q, m.rows, true});
+    jobs.push_back({m, input(m), p.index_q, m.rows, true});
   }
-  launch_linear(jobs, batch.num_tokens, stream_);
+  if (gemm)
+    run_gemm(jobs, tokens, {p.qr, c.q_lora_rank, knobs.dense_act});
+  else
+    launch_linear(jobs, tokens, stream_);
   QueryArguments q;
   q.batch = batch;
   q.eps = static_cast<float>(c.rms_norm_eps);
@@ -242,8 +251,9 @@ void CudaBackend::attention(const LayerContext& layer, const Knobs&, const StepB
     keys += p.selected != nullptr
                 ? p.topk
                 : std::int64_t{p.cache.compressed.table_stride} * p.cache.compressed.page_rows;
+  a.head_groups = attention_head_groups(batch.num_tokens, a.heads, properties_.multiProcessorCount);
   a.splits = attention_splits(batch.num_tokens, a.heads, keys, properties_.multiProcessorCount);
-  const std::int64_t parts = std::int64_t{batch.num_tokens} * a.splits * a.heads;
+  const std::int64_t parts = a.splits == 1 ? 0 : std::int64_t{batch.num_tokens} * a.splits * a.heads;
   a.partial_o = scratch_.get<float>("attention_o", parts * a.head_dim);
   a.partial_ml = scratch_.get<float>("attention_ml", parts * 2);
   a.o = p.o;
@@ -258,8 +268,9 @@ void CudaBackend::attention_out(const LayerContext& layer, const Knobs& knobs, c
   const Matrix& wo_a = p.weights->wo_a;
   const std::int64_t tokens = batch.num_tokens, row = c.num_attention_heads * c.head_dim,
                      z_cols = c.o_groups * c.o_lora_rank;
+  const bool gemm = uses_gemm(tokens);
   LinearInput in{static_cast<const std::uint16_t*>(p.o), nullptr, row};
-  if (knobs.wo_a_act == ActQuant::kFp8 && wo_a.format == MatrixFormat::kFP8) {
+  if (!gemm && knobs.wo_a_act == ActQuant::kFp8 && wo_a.format == MatrixFormat::kFP8) {
     auto* values = scratch_.get<std::uint16_t>("o_values", tokens * row);
     auto* scales = scratch_.get<float>("o_scales", tokens * row / 128);
     launch_quantize_fp8(p.o, tokens, row, row, values, scales, stream_);
@@ -269,6 +280,7 @@ void CudaBackend::attention_out(const LayerContext& layer, const Knobs& knobs, c
   // Group g: rows g * o_lora_rank of wo_a, heads of group g as input.
   const std::int64_t tiles = c.o_lora_rank / kTileRows * (wo_a.cols / kTileCols);
   std::vector<LinearJob> jobs;
+  RawInput raw{p.o, row, knobs.wo_a_act};
   for (std::int64_t g = 0; g < c.o_groups; ++g) {
     LinearJob job;
     job.weights = wo_a;
@@ -280,14 +292,20 @@ void CudaBackend::attention_out(const LayerContext& layer, const Knobs& knobs, c
     job.out = z + g * c.o_lora_rank;
     job.out_stride = z_cols;
     jobs.push_back(job);
-    if (jobs.size() == kMaxJobs || g + 1 == c.o_groups) {
+    raw.column.push_back(g * wo_a.cols);
+    if (!gemm && (jobs.size() == kMaxJobs || g + 1 == c.o_groups)) {
       launch_linear(jobs, tokens, stream_);
       jobs.clear();
     }
   }
-  const LinearInput z_in =
-      operand(p.weights->wo_b, knobs.dense_act, z, tokens, z_cols, "z_values", "z_scales");
-  const LinearJob out{p.weights->wo_b, z_in, p.out, c.hidden_size, true};
+  const Matrix& wo_b = p.weights->wo_b;
+  if (gemm) {
+    run_gemm(jobs, tokens, raw);
+    return run_gemm({{wo_b, {z, nullptr, z_cols}, p.out, c.hidden_size, true}}, tokens,
+                    {z, z_cols, knobs.dense_act});
+  }
+  const LinearInput z_in = operand(wo_b, knobs.dense_act, z, tokens, z_cols, "z_values", "z_scales");
+  const LinearJob out{wo_b, z_in, p.out, c.hidden_size, true};
   launch_linear({&out, 1}, tokens, stream_);
 }
 
@@ -300,7 +318,10 @@ void CudaBackend::route(const LayerContext& layer, const Knobs&, const StepBatch
                       z,
                       c.n_routed_experts,
                       false};
-  launch_linear({&job, 1}, batch.num_tokens, stream_);
+  if (uses_gemm(batch.num_tokens))
+    run_gemm({job}, batch.num_tokens, {p.x, c.hidden_size, ActQuant::kBf16});
+  else
+    launch_linear({&job, 1}, batch.num_tokens, stream_);
   RouteArguments a;
   a.tokens = batch.num_tokens;
   a.experts = static_cast<std::int32_t>(c.n_routed_experts);
@@ -350,6 +371,10 @@ void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepB
   a.partial = scratch_.get<std::uint16_t>("expert_partial", rows * a.width);
   a.out = p.out;
 
+  const bool gemm = uses_gemm(tokens) && knobs.expert_act != ActQuant::kNvfp4 && gemm_takes(w.shared.w1) &&
+                    gemm_takes(w.shared.w2) && gemm_takes(w.experts.front().w1) &&
+                    gemm_takes(w.experts.front().w2);
+  if (gemm) return moe_gemm(a, w, knobs, p);
   const LinearInput shared =
       operand(w.shared.w1, knobs.dense_act, p.x, tokens, c.hidden_size, "moe_values", "moe_scales");
   a.shared_x = shared.x;
@@ -393,6 +418,71 @@ void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepB
     a.routed_v_scales = nullptr;
   }
   launch_expert_down(a, stream_);
+  launch_expert_sum(a, stream_);
+}
+
+void CudaBackend::moe_gemm(ExpertArguments& a, const MoeWeights& w, const Knobs& knobs, const MoeParams& p) {
+  const std::int64_t tokens = a.tokens, pairs = tokens * a.chosen;
+  auto* hidden = static_cast<std::uint16_t*>(a.hidden);
+  auto* partial = static_cast<std::uint16_t*>(a.partial);
+  auto* tiles = scratch_.get<std::int32_t>("gemm_tiles", a.list.slots + 1);
+  const bool fp8 = knobs.expert_act == ActQuant::kFp8 && a.routed_format != MatrixFormat::kBF16;
+  auto* x = scratch_.get<std::uint16_t>("gemm_expert_x", tokens * a.width);
+  launch_gemm_operand(p.x, tokens, a.width, a.width, a.routed_format, fp8, x, stream_);
+  launch_gemm_experts_up(a, x, tiles, stream_);
+  auto* v = scratch_.get<std::uint16_t>("gemm_expert_v", pairs * a.inner);
+  launch_gemm_operand(hidden, pairs, a.inner, a.inner, a.routed_format, fp8, v, stream_);
+  launch_gemm_experts_down(a, v, tiles, stream_);
+
+  auto* g = scratch_.get<std::uint16_t>("gemm_shared_g", tokens * a.inner);
+  auto* u = scratch_.get<std::uint16_t>("gemm_shared_u", tokens * a.inner);
+  const auto* raw = static_cast<const std::uint16_t*>(p.x);
+  run_gemm({{w.shared.w1, {raw, nullptr, a.width}, g, a.inner, true},
+            {w.shared.w3, {raw, nullptr, a.width}, u, a.inner, true}},
+           tokens, {p.x, a.width, knobs.dense_act});
+  std::uint16_t* shared = hidden + pairs * a.inner;
+  launch_swiglu(g, u, tokens * a.inner, a.limit, shared, stream_);
+  run_gemm({{w.shared.w2, {shared, nullptr, a.inner}, partial + pairs * a.width, a.width, true}}, tokens,
+           {shared, a.inner, knobs.dense_act});
+  launch_expert_sum(a, stream_);
+}
+
+void CudaBackend::run_gemm(std::vector<LinearJob> jobs, std::int64_t tokens, const RawInput& raw) {
+  for (const MatrixFormat format :
+       {MatrixFormat::kFP8, MatrixFormat::kBF16, MatrixFormat::kFP4, MatrixFormat::kNVFP4}) {
+    std::vector<GemmJob> taken;
+    std::uint16_t* x = nullptr;
+    const bool fp8 = raw.act == ActQuant::kFp8 && format != MatrixFormat::kBF16;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      const LinearJob& job = jobs[i];
+      if (job.weights.format != format || !gemm_takes(job.weights)) continue;
+      if (x == nullptr) {
+        x = scratch_.get<std::uint16_t>("gemm_x", tokens * raw.stride);
+        launch_gemm_operand(raw.x, tokens, raw.stride, raw.stride, format, fp8, x, stream_);
+      }
+      taken.push_back({job.weights, x + (raw.column.empty() ? 0 : raw.column[i]), raw.stride, job.out,
+                       job.out_stride, job.out_bf16});
+    }
+    for (std::size_t i = 0; i < taken.size(); i += kMaxJobs)
+      launch_gemm(std::span(taken).subspan(i, std::min<std::size_t>(kMaxJobs, taken.size() - i)), tokens,
+                  stream_);
+  }
+  // What no tile of 128 rows fits, or whose block scales are no powers of two.
+  std::vector<LinearJob> rest;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    LinearJob job = jobs[i];
+    if (gemm_takes(job.weights)) continue;
+    const std::int64_t column = raw.column.empty() ? 0 : raw.column[i];
+    job.input = operand(job.weights, raw.act, raw.x, tokens, raw.stride, "rest_values", "rest_scales");
+    job.input.x += column;
+    if (job.input.scales != nullptr) job.input.scales += column / 128;
+    rest.push_back(job);
+    if (rest.size() == kMaxJobs || i + 1 == jobs.size()) {
+      launch_linear(rest, tokens, stream_);
+      rest.clear();
+    }
+  }
+  if (!rest.empty()) launch_linear(rest, tokens, stream_);
 }
 
 void CudaBackend::logits(const Knobs&, const LogitsParams& p) {

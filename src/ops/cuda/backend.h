@@ -21,6 +21,9 @@ struct CudaSwitches {
   bool overlap = true;       // a kernel starts before its predecessor has ended
   bool fused = true;         // small kernels joined, no work list for a step of one token
   bool cluster_topk = true;  // long rows chosen by a cluster of CTAs
+  // Steps of many tokens through the tensor cores' own kernels (sm_90a). The one switch that changes the
+  // order of a sum: a token's last bits then depend on whether its step is long.
+  bool wgmma = true;
 };
 // REQUIRES: a back-end of make_cuda_backend.
 CudaSwitches cuda_switches(Backend& backend);

@@ -12,6 +12,7 @@
 #include "ops/cuda/attention/attention.h"
 #include "ops/cuda/backend.h"
 #include "ops/cuda/embed/embed.h"
+#include "ops/cuda/gemm/gemm.h"
 #include "ops/cuda/hyper_connection/hyper_connection.h"
 #include "ops/cuda/indexer/indexer.h"
 #include "ops/cuda/latent/latent.h"
@@ -186,6 +187,20 @@ class CudaBackend final : public Backend {
     launch_quantize_fp8(x, tokens, cols, cols, values, scales, stream_);
     return {values, scales, cols};
   }
+  bool uses_gemm(std::int64_t tokens) const {
+    return switches_.wgmma && has_gemm(properties_.major) && tokens >= kGemmTokens;
+  }
+  // The raw activation behind the jobs of a launch: BF16 [T][stride], job i reading columns from column[i]
+  // on.
+  struct RawInput {
+    const void* x = nullptr;
+    std::int64_t stride = 0;
+    ActQuant act = ActQuant::kBf16;         // of quantised weights
+    std::vector<std::int64_t> column = {};  // empty: all 0
+  };
+  // What launch_linear would compute, through gemm/ where that takes the job.
+  void run_gemm(std::vector<LinearJob> jobs, std::int64_t tokens, const RawInput& raw);
+  void moe_gemm(ExpertArguments& a, const MoeWeights& w, const Knobs& knobs, const MoeParams& p);
   SeamArguments seam(const ModelConfig& config, const Knobs& knobs, std::int64_t tokens);
   std::shared_ptr<const ModelWeights> keep(const std::shared_ptr<PlacedModel>& model) {
     std::erase_if(models_, [](const std::weak_ptr<PlacedModel>& weak) { return weak.expired(); });

@@ -7,11 +7,17 @@ namespace pivot::test {
 
 std::vector<BackendFactory> parity_backends() {
   if (!make_cuda_backend(0)) return {};
-  return {{"cuda", [] {
-             Result<std::shared_ptr<Backend>> backend = make_cuda_backend(0);
-             PIVOT_CHECK(backend, "{}", backend.error().to_string());
-             return *std::move(backend);
-           }}};
+  const auto make = [](bool wgmma) {
+    return [wgmma] {
+      Result<std::shared_ptr<Backend>> backend = make_cuda_backend(0);
+      PIVOT_CHECK(backend, "{}", backend.error().to_string());
+      CudaSwitches switches;
+      switches.wgmma = wgmma;
+      set_cuda_switches(**backend, switches);
+      return *std::move(backend);
+    };
+  };
+  return {{"cuda", make(true), false}, {"cuda_one_order", make(false), true}};
 }
 
 }  // namespace pivot::test

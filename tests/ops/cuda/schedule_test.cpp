@@ -23,11 +23,11 @@ TEST(Schedule, StripeWarpsFitACtaAndKeepTilesForEveryWarp) {
   EXPECT_EQ(stripe_warps(64, false), 16);  // wo_b
 }
 
-TEST(Schedule, TokenTilesCoverTheStepWithAtMostSixtyFourTokens) {
+TEST(Schedule, TokenTilesCoverTheStepWithAtMostThirtyTwoTokens) {
   for (std::int64_t tokens = 1; tokens <= 4096; ++tokens) {
     const int tiles = token_tiles(tokens);
-    EXPECT_TRUE(tiles == 1 || tiles == 2 || tiles == 4 || tiles == 8);
-    EXPECT_TRUE(tiles * 8 >= tokens || tiles == 8) << tokens;
+    EXPECT_TRUE(tiles == 1 || tiles == 2 || tiles == 4);
+    EXPECT_TRUE(tiles * 8 >= tokens || tiles == 4) << tokens;
     if (tiles > 1) {
       EXPECT_LT(tiles * 4, tokens) << "half the tile would do";
     }
@@ -49,6 +49,13 @@ TEST(Schedule, AttentionSplitsNeverExceedTilesRoomOrTheMergeKernel) {
           }
         }
   EXPECT_EQ(attention_splits(1, 64, 640, 132), 10);  // one tile a CTA: window and 512 selected entries
+}
+
+TEST(Schedule, HeadsShareATileOnceTheQueriesFillTheCard) {
+  EXPECT_EQ(attention_head_groups(1, 64, 132), 1);
+  EXPECT_EQ(attention_head_groups(263, 64, 132), 1);
+  EXPECT_EQ(attention_head_groups(264, 64, 132), 4);
+  EXPECT_EQ(attention_head_groups(8192, 16, 132), 1) << "one group of heads is all there is";
 }
 
 TEST(Schedule, TopkRowsGoToAClusterOnlyWhereItsMemoryHoldsThem) {

@@ -2,10 +2,11 @@
 // values.
 //
 // Bytes: 584 a key row (packed), q and o; FLOP: 4 H D a key. One CTA takes 16 heads of one query and every
-// splits-th tile of 64 keys: the tile is decoded to BF16 in shared memory once and used as K and as V. Four
-// warps: for Q K^T each takes 16 keys, for P V each takes a quarter of D. P is rounded to BF16 under the
-// running maximum; the denominator sums the unrounded values (specification 2.4). A second kernel merges the
-// splits, divides, and rotates back.
+// splits-th tile of 64 keys: the tile is decoded to BF16 in shared memory once and used as K and as V. Where
+// queries are many, a CTA takes four such groups of heads, so that a tile is decoded once for 64 of them.
+// Four warps a group: for Q K^T each takes 16 keys, for P V each takes a quarter of D. P is rounded to BF16
+// under the running maximum; the denominator sums the unrounded values (specification 2.4). Where there is
+// one split the CTA divides and rotates back itself; else a second kernel merges the splits first.
 #include "ops/cuda/attention/attention.h"
 
 #include <algorithm>
@@ -20,15 +21,14 @@ namespace {
 
 constexpr int kKeys = kAttentionKeys;
 constexpr int kHeads = kAttentionHeads;
-constexpr int kThreads = 128;
 
-template <int D>
+template <int D, int GROUPS>
 struct Shared {
   static constexpr int kStride = D + 8;  // BF16 elements; the pad spreads rows over the banks
-  std::uint16_t q[kHeads][kStride];
+  std::uint16_t q[GROUPS * kHeads][kStride];
   std::uint16_t k[kKeys][kStride];
-  std::uint16_t p[kHeads][kKeys + 8];
-  float row_max[4][kHeads], row_sum[4][kHeads];
+  std::uint16_t p[GROUPS][kHeads][kKeys + 8];
+  float row_max[GROUPS][4][kHeads], row_sum[GROUPS][4][kHeads];
 };
 
 __device__ __forceinline__ void ldmatrix4(std::uint32_t (&r)[4], const void* p) {
@@ -102,16 +102,38 @@ __device__ __forceinline__ uint4 decode(const KeyPiece& piece) {
              : decode_e4m3x8({piece.raw.x, piece.raw.y}, static_cast<std::uint8_t>(piece.scale));
 }
 
+// Output of one head without a merge: divide, round, rotate back. `o`: the thread's pair of dims `dim`, `dim`
+// + 1.
 template <int D>
-__global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments a) {
+__device__ __forceinline__ void finish_pair(const AttentionArguments& a, std::int64_t row, int dim, float x,
+                                            float y, float position) {
+  x = round_bf16(x);
+  y = round_bf16(y);
+  if (const int first = D - a.rope; dim >= first) {
+    float sine, cosine;
+    sincosf(position * a.frequencies[(dim - first) / 2], &sine, &cosine);
+    const float rotated = round_bf16(x * cosine + y * sine);
+    y = round_bf16(y * cosine - x * sine);
+    x = rotated;
+  }
+  *reinterpret_cast<std::uint32_t*>(static_cast<BF16*>(a.o) + row * D + dim) = pack_bf16x2(x, y);
+}
+
+// GROUPS: of 16 heads and four warps, which share the decoded tile.
+template <int D, int GROUPS>
+__global__ void __launch_bounds__(128 * GROUPS)
+    attention_kernel(const __grid_constant__ AttentionArguments a) {
+  constexpr int kThreads = 128 * GROUPS;
   extern __shared__ __align__(128) unsigned char raw_shared[];
-  Shared<D>& s = *reinterpret_cast<Shared<D>*>(raw_shared);
+  Shared<D, GROUPS>& s = *reinterpret_cast<Shared<D, GROUPS>*>(raw_shared);
+  const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4,
+            t = lane % 4;
+  const int token = blockIdx.z, split = blockIdx.x, cta_head0 = blockIdx.y * GROUPS * kHeads,
+            head0 = cta_head0 + group * kHeads;
+  const SequenceSpan span = a.batch.spans[a.batch.span_of[token]];  // the step's description: not a kernel's
+  const int position = a.batch.positions[token];
   wait_for_predecessor();
   release_successor();
-  const int token = blockIdx.z, split = blockIdx.x, head0 = blockIdx.y * kHeads;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const SequenceSpan span = a.batch.spans[a.batch.span_of[token]];
-  const int position = a.batch.positions[token];
   const int first_raw = max(0, position - a.window + 1), raw = position - first_raw + 1;
   const int visible = a.ratio == 0 ? 0 : (position + 1) / a.ratio;
   const int compressed = a.ratio == 0 ? 0 : a.selected == nullptr ? visible : a.selected_count[token];
@@ -119,17 +141,17 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
 
   const std::int64_t slot = (static_cast<std::int64_t>(token) * a.splits + split) * a.heads;
   if (split >= tiles) {  // nothing to do: an empty part for the merge
-    for (int h = threadIdx.x; h < kHeads && head0 + h < a.heads; h += kThreads) {
-      a.partial_ml[(slot + head0 + h) * 2] = -INFINITY;
-      a.partial_ml[(slot + head0 + h) * 2 + 1] = 0.0f;
+    for (int h = threadIdx.x; h < GROUPS * kHeads && cta_head0 + h < a.heads; h += kThreads) {
+      a.partial_ml[(slot + cta_head0 + h) * 2] = -INFINITY;
+      a.partial_ml[(slot + cta_head0 + h) * 2 + 1] = 0.0f;
     }
     return;
   }
   const BF16* q = static_cast<const BF16*>(a.q) + static_cast<std::int64_t>(token) * a.heads * D;
-  for (int i = threadIdx.x; i < kHeads * D / 8; i += kThreads) {
+  for (int i = threadIdx.x; i < GROUPS * kHeads * D / 8; i += kThreads) {
     const int h = i / (D / 8), c = i % (D / 8) * 8;
     uint4 v{};
-    if (head0 + h < a.heads) v = *reinterpret_cast<const uint4*>(q + (head0 + h) * D + c);
+    if (cta_head0 + h < a.heads) v = *reinterpret_cast<const uint4*>(q + (cta_head0 + h) * D + c);
     *reinterpret_cast<uint4*>(&s.q[h][c]) = v;
   }
   constexpr int kTilesD = D / 4 / 8;  // n-tiles of a warp's quarter of D
@@ -138,25 +160,27 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
 
   for (int tile = split; tile < tiles; tile += a.splits) {
     __syncthreads();  // the previous tile has been used
-    // A warp decodes 16 rows: lane r finds row r, then the rows' pieces of 8 elements are loaded eight rows
-    // at a time, so that one memory latency covers eight rows.
+    // A warp decodes its share of the rows: lane r finds row r, then the rows' pieces of 8 elements are
+    // loaded several rows at a time, so that one memory latency covers them all.
+    constexpr int kOwn = 16 / GROUPS, kBatch = kOwn < 8 ? kOwn : 8;
+    const int own0 = static_cast<int>(threadIdx.x) / 32 * kOwn;
     KeyRow row{};
-    if (lane < 16) row = key_row(a, span, token, first_raw, raw, keys, tile * kKeys + warp * 16 + lane);
+    if (lane < kOwn) row = key_row(a, span, token, first_raw, raw, keys, tile * kKeys + own0 + lane);
 #pragma unroll 1
-    for (int r0 = 0; r0 < 16; r0 += 8) {
-      KeyPiece piece[8][D / 256 > 0 ? D / 256 : 1];
+    for (int r0 = 0; r0 < kOwn; r0 += kBatch) {
+      KeyPiece piece[kBatch][D / 256 > 0 ? D / 256 : 1];
 #pragma unroll
-      for (int r = 0; r < 8; ++r) {
+      for (int r = 0; r < kBatch; ++r) {
         const KeyRow source = shuffle(row, r0 + r);
 #pragma unroll
         for (int c = 0; c < D / 8; c += 32) piece[r][c / 32] = load_piece<D>(source, c + lane, a.rope);
       }
 #pragma unroll
-      for (int r = 0; r < 8; ++r)
+      for (int r = 0; r < kBatch; ++r)
 #pragma unroll
         for (int c = 0; c < D / 8; c += 32)
           if (c + lane < D / 8)
-            *reinterpret_cast<uint4*>(&s.k[warp * 16 + r0 + r][(c + lane) * 8]) = decode(piece[r][c / 32]);
+            *reinterpret_cast<uint4*>(&s.k[own0 + r0 + r][(c + lane) * 8]) = decode(piece[r][c / 32]);
     }
     __syncthreads();
 
@@ -165,7 +189,7 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
 #pragma unroll 4
     for (int d = 0; d < D; d += 16) {
       std::uint32_t qa[4], kb[4];
-      ldmatrix4(qa, &s.q[lane % 16][d + lane / 16 * 8]);
+      ldmatrix4(qa, &s.q[group * kHeads + lane % 16][d + lane / 16 * 8]);
       ldmatrix4(kb, &s.k[warp * 16 + lane % 8 + lane / 16 * 8][d + lane / 8 % 2 * 8]);
       OperandBf16::mma(score[0], qa[0], qa[1], qa[2], qa[3], kb[0], kb[1]);
       OperandBf16::mma(score[1], qa[0], qa[1], qa[2], qa[3], kb[2], kb[3]);
@@ -183,7 +207,7 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
     for (int i = 0; i < 2; ++i) {
       tile_max[i] = fmaxf(tile_max[i], __shfl_xor_sync(0xffffffffu, tile_max[i], 1));
       tile_max[i] = fmaxf(tile_max[i], __shfl_xor_sync(0xffffffffu, tile_max[i], 2));
-      if (t == 0) s.row_max[warp][g + 8 * i] = tile_max[i];
+      if (t == 0) s.row_max[group][warp][g + 8 * i] = tile_max[i];
     }
     __syncthreads();
     float rescale[2];
@@ -191,7 +215,7 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
     for (int i = 0; i < 2; ++i) {
       float next = maximum[i];
 #pragma unroll
-      for (int w = 0; w < 4; ++w) next = fmaxf(next, s.row_max[w][g + 8 * i]);
+      for (int w = 0; w < 4; ++w) next = fmaxf(next, s.row_max[group][w][g + 8 * i]);
       rescale[i] = maximum[i] == -INFINITY ? 0.0f : expf(maximum[i] - next);
       maximum[i] = next;
     }
@@ -202,20 +226,21 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
       for (int i = 0; i < 2; ++i) {
         const float e0 = expf(score[n][2 * i] - maximum[i]), e1 = expf(score[n][2 * i + 1] - maximum[i]);
         sum[i] += e0 + e1;
-        *reinterpret_cast<std::uint32_t*>(&s.p[g + 8 * i][warp * 16 + n * 8 + 2 * t]) = pack_bf16x2(e0, e1);
+        *reinterpret_cast<std::uint32_t*>(&s.p[group][g + 8 * i][warp * 16 + n * 8 + 2 * t]) =
+            pack_bf16x2(e0, e1);
       }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
       sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
-      if (t == 0) s.row_sum[warp][g + 8 * i] = sum[i];
+      if (t == 0) s.row_sum[group][warp][g + 8 * i] = sum[i];
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       denominator[i] *= rescale[i];
 #pragma unroll
-      for (int w = 0; w < 4; ++w) denominator[i] += s.row_sum[w][g + 8 * i];
+      for (int w = 0; w < 4; ++w) denominator[i] += s.row_sum[group][w][g + 8 * i];
     }
 #pragma unroll
     for (int n = 0; n < kTilesD; ++n)
@@ -225,7 +250,7 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
 #pragma unroll
     for (int kk = 0; kk < kKeys; kk += 16) {
       std::uint32_t pa[4];
-      ldmatrix4(pa, &s.p[lane % 16][kk + lane / 16 * 8]);
+      ldmatrix4(pa, &s.p[group][lane % 16][kk + lane / 16 * 8]);
 #pragma unroll
       for (int n = 0; n < kTilesD; n += 2) {
         std::uint32_t vb[4];
@@ -239,6 +264,16 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(AttentionArguments 
   for (int i = 0; i < 2; ++i) {
     const int head = head0 + g + 8 * i;
     if (head >= a.heads) continue;
+    if (a.splits == 1) {  // nothing to merge
+      const float sink = a.sink[head], top = fmaxf(maximum[i], sink), factor = expf(maximum[i] - top);
+      const float total = factor * denominator[i] + expf(sink - top);
+      const std::int64_t row = static_cast<std::int64_t>(token) * a.heads + head;
+#pragma unroll
+      for (int n = 0; n < kTilesD; ++n)
+        finish_pair<D>(a, row, warp * (D / 4) + n * 8 + 2 * t, factor * o[n][2 * i] / total,
+                       factor * o[n][2 * i + 1] / total, static_cast<float>(position));
+      continue;
+    }
     float* out = a.partial_o + (slot + head) * D + warp * (D / 4);
 #pragma unroll
     for (int n = 0; n < kTilesD; ++n)
@@ -299,14 +334,13 @@ __global__ void __launch_bounds__(256)
   for (int i = 0; i < a.splits; ++i) {  // in order of the splits
     const float f = __shfl_sync(0xffffffffu, i < 32 ? factor[0] : factor[1], i % 32);
     const float d = __shfl_sync(0xffffffffu, i < 32 ? part[0].y : part[1].y, i % 32);
-    const bool empty = part_is_empty(f, d);  // its values were never written
+    const bool empty = part_is_empty(f, d);  // its values were never written: loaded, not used
     float v[kValues];
 #pragma unroll
-    for (int k = 0; k < kValues; ++k)
-      v[k] = empty ? 0.0f : values[static_cast<std::int64_t>(i) * a.heads * D + k * 32];
+    for (int k = 0; k < kValues; ++k) v[k] = values[static_cast<std::int64_t>(i) * a.heads * D + k * 32];
     denominator += f * d;
 #pragma unroll
-    for (int k = 0; k < kValues; ++k) o[k] += f * v[k];
+    for (int k = 0; k < kValues; ++k) o[k] += empty ? 0.0f : f * v[k];
   }
   denominator += expf(sink - maximum);
   BF16* out = static_cast<BF16*>(a.o) + at * D;
@@ -325,13 +359,26 @@ __global__ void __launch_bounds__(256)
   }
 }
 
+template <int D, int GROUPS>
+void launch_groups(const AttentionArguments& a, cudaStream_t stream) {
+  launch({dim3(static_cast<unsigned>(a.splits),
+               static_cast<unsigned>((a.heads + GROUPS * kHeads - 1) / (GROUPS * kHeads)),
+               static_cast<unsigned>(a.batch.num_tokens)),
+          dim3(128 * GROUPS), sizeof(Shared<D, GROUPS>), stream, true, "attention"},
+         attention_kernel<D, GROUPS>, a);
+}
+
 template <int D>
 void launch_all(const AttentionArguments& a, const WindowArguments* window, cudaStream_t stream) {
   const auto tokens = static_cast<unsigned>(a.batch.num_tokens);
-  launch(
-      {dim3(static_cast<unsigned>(a.splits), static_cast<unsigned>((a.heads + kHeads - 1) / kHeads), tokens),
-       dim3(kThreads), sizeof(Shared<D>), stream, true, "attention"},
-      attention_kernel<D>, a);
+  if (a.head_groups == 4)
+    launch_groups<D, 4>(a, stream);
+  else
+    launch_groups<D, 1>(a, stream);
+  if (a.splits == 1) {
+    if (window != nullptr) launch_commit_window(*window, stream);
+    return;
+  }
   const unsigned merge_ctas = (tokens * static_cast<unsigned>(a.heads * (D / kMergeDims)) + 7) / 8;
   launch({dim3(merge_ctas + (window == nullptr ? 0 : tokens)), dim3(256), 0, stream, true, "attention_merge"},
          merge_kernel<D>, a, window == nullptr ? WindowArguments{} : *window, merge_ctas);

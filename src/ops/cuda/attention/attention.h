@@ -24,10 +24,11 @@ struct AttentionArguments {
   const std::int32_t* selected = nullptr;  // [T][topk], or null: every visible entry
   const std::int32_t* selected_count = nullptr;
   std::int32_t topk = 0;
-  std::int32_t splits = 1;      // CTAs that share the keys of one query
-  float* partial_o = nullptr;   // scratch [T][splits][heads][head_dim]
-  float* partial_ml = nullptr;  // scratch [T][splits][heads][2]: maximum, denominator
-  void* o = nullptr;            // BF16 [T][heads][head_dim], after the inverse rotation
+  std::int32_t head_groups = 1;  // of 16 heads in a CTA: 1 or 4 (placement/schedule.h)
+  std::int32_t splits = 1;       // CTAs that share the keys of one query
+  float* partial_o = nullptr;    // scratch [T][splits][heads][head_dim]
+  float* partial_ml = nullptr;   // scratch [T][splits][heads][2]: maximum, denominator
+  void* o = nullptr;             // BF16 [T][heads][head_dim], after the inverse rotation
 };
 
 // `window`: rows to store in the ring after the last read of it, in the same launch as the merge; null: none.

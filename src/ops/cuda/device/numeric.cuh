@@ -44,10 +44,21 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
+// 1 / e8m0_to_float(byte), exact: multiplying by it is dividing by the scale. byte >= 1.
+__device__ __forceinline__ float inverse_scale(std::uint8_t byte) {
+  return e8m0_to_float(byte == kE8m0Nan ? kE8m0Nan : static_cast<std::uint8_t>(254 - byte));
+}
+// Four values of an FP8 group (specification 3.3) as E4M3 code values in F16, under the group's scale byte.
+__device__ __forceinline__ uint2 quantize_fp8x4(const float (&v)[4], std::uint8_t byte) {
+  const float inverse = inverse_scale(byte);
+  return {e4m3x2_to_f16x2(f32x2_to_e4m3x2(v[0] * inverse, v[1] * inverse)),
+          e4m3x2_to_f16x2(f32x2_to_e4m3x2(v[2] * inverse, v[3] * inverse))};
+}
+
 // x rounded to E4M3 (E2M1) with the E8M0 scale `byte` and back; exact products.
 __device__ __forceinline__ float round_e4m3(float x, std::uint8_t byte) {
-  const float scale = e8m0_to_float(byte);
-  return e4m3_to_float(float_to_e4m3(x / scale)) * scale;
+  const std::uint32_t value = e4m3x2_to_f16x2(f32x2_to_e4m3x2(x * inverse_scale(byte), 0.0f));
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(value & 0xffffu))) * e8m0_to_float(byte);
 }
 __device__ __forceinline__ float round_e2m1(float x, std::uint8_t byte) {
   const float scale = e8m0_to_float(byte);

@@ -23,6 +23,26 @@ __device__ __forceinline__ std::uint32_t e4m3x2_to_f16x2(std::uint32_t two_codes
   return r;
 }
 
+// Two floats to E4M3 codes, to nearest even, saturating: float_to_e4m3 of both (a NaN loses its sign).
+__device__ __forceinline__ std::uint32_t f32x2_to_e4m3x2(float low, float high) {
+  std::uint16_t r;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(high), "f"(low));
+  return r;
+}
+
+// Copies of 16 bytes into shared memory, past L1, that the issuing thread waits for by groups.
+__device__ __forceinline__ void copy_async16(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
 // c += a b for a 16x16 tile a and a 16x8 tile b. Lane l holds of a: rows l/4 and l/4+8, columns 2(l%4)+{0,1}
 // and +8; of b: column l/4, rows as a's columns; of c: rows l/4 and l/4+8, columns 2(l%4)+{0,1}.
 struct OperandF16 {

@@ -28,10 +28,6 @@ constexpr int kAtomBytes = kTokens * 128;                   // 64 columns of eve
 constexpr int kStageBytes = 2 * kAtomBytes;                 // 128 columns
 constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // atoms start at multiples of 1024
 
-__device__ __forceinline__ void copy_async16(std::uint32_t shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
-}
-
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // Rows of 128 bytes, 16-byte pieces XORed with the row number mod 8; eight rows are 1024 bytes.
 __device__ __forceinline__ std::uint64_t descriptor(std::uint32_t shared) {
@@ -138,7 +134,7 @@ __device__ __forceinline__ void multiply(const TiledMatrix& m, std::int64_t row_
 #pragma unroll
       for (int n = 0; n < kTokens / 16; ++n) copy_async16(stage + n * 16 * 128, source[n] + kt * 128);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    copy_async_commit();
   };
   StripePlace<F> at(m, row_tile * tiles, lane);
   TileFragments<F> tile;
@@ -149,7 +145,7 @@ __device__ __forceinline__ void multiply(const TiledMatrix& m, std::int64_t row_
   for (float& v : acc) v = 0.0f;
 #pragma unroll 1
   for (int kt = 0; kt < tiles; ++kt) {
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    copy_async_wait<1>();
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();  // this stage is there, and everybody is done with the one before it
     fetch(kt + 2);
@@ -173,7 +169,7 @@ __device__ __forceinline__ void multiply(const TiledMatrix& m, std::int64_t row_
     wgmma_wait<0>();
     tile = next;
   }
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  copy_async_wait<0>();
   __syncthreads();  // shared memory is free for the epilogue
 }
 #endif
@@ -195,7 +191,7 @@ struct DenseJobs {
 };
 
 __device__ __forceinline__ std::uint32_t aligned_shared(const void* p) {
-  return (static_cast<std::uint32_t>(__cvta_generic_to_shared(p)) + 1023u) & ~1023u;
+  return (shared_address(p) + 1023u) & ~1023u;
 }
 
 // grid (row tiles of all jobs, token tiles)

@@ -50,55 +50,81 @@ __device__ __forceinline__ float transposed_warp_sum(float (&v)[32]) {
   return v[0];
 }
 
+// A weight load that stays where it is written.
+__device__ __forceinline__ float load_early(const float* p) {
+  float v;
+  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
+  return v;
+}
+
+// What a thread of `mix` reads of one token.
+struct MixInput {
+  float h[kStreams], comb[kStreams], post, out;
+
+  __device__ __forceinline__ void load(const SeamArguments& a, std::int64_t t, int stream, int column) {
+    const BF16* row = static_cast<const BF16*>(a.h) + t * kStreams * a.shape.width;
+    if (a.sublayer_out == nullptr) {
+      h[0] = to_float(row[stream * a.shape.width + column]);
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j) {
+      h[j] = to_float(row[j * a.shape.width + column]);
+      comb[j] = a.comb[(t * kStreams + j) * kStreams + stream];
+    }
+    post = a.post[t * kStreams + stream];
+    out = load_bf16(a.sublayer_out, t * a.shape.width + column);
+  }
+};
+
 // grid (d / 64, token groups). Thread (stream, column). partials[t][ROWS + 1][cta], the last row the sum of
-// squares.
+// squares. The next token's values are on their way while one is reduced.
 template <int ROWS, int TOKENS>
 __global__ void __launch_bounds__(256) mix_kernel(const __grid_constant__ SeamArguments a, int tokens) {
-  __shared__ float sums[8][32];
+  __shared__ float sums[2][8][32];
   static_assert(ROWS < 32);
   const int width = a.shape.width;
   const int stream = threadIdx.x / kMixColumns, column = blockIdx.x * kMixColumns + threadIdx.x % kMixColumns;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float fn[ROWS];
+  float fn[ROWS];  // asked for all at once: a rounding in between would make each load wait for the last
 #pragma unroll
   for (int r = 0; r < ROWS; ++r)
-    fn[r] = round_operand(
-        __ldg(a.fn + static_cast<std::int64_t>(r) * kStreams * width + stream * width + column), a.precision);
+    fn[r] = load_early(a.fn + static_cast<std::int64_t>(r) * kStreams * width + stream * width + column);
   wait_for_predecessor();
   release_successor();
-  BF16* h = static_cast<BF16*>(a.h);
-  for (int i = 0; i < TOKENS; ++i) {
-    const int t = blockIdx.y * TOKENS + i;
-    if (t >= tokens) break;
-    BF16* row = h + static_cast<std::int64_t>(t) * kStreams * width;
-    float value;
+  if (a.precision != HyperPrecision::kF32)
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) fn[r] = round_operand(fn[r], a.precision);
+  const int first = blockIdx.y * TOKENS, count = min(TOKENS, tokens - first);
+  MixInput now;
+  now.load(a, first, stream, column);
+  for (int i = 0; i < count; ++i) {
+    const std::int64_t t = first + i;
+    MixInput next = now;
+    if (TOKENS > 1 && i + 1 < count) next.load(a, t + 1, stream, column);
+    float value = now.h[0];
     if (a.sublayer_out != nullptr) {
       float mixed = 0.0f;
 #pragma unroll
-      for (int j = 0; j < kStreams; ++j)
-        mixed += a.comb[(t * kStreams + j) * kStreams + stream] * to_float(row[j * width + column]);
-      value = round_bf16(a.post[t * kStreams + stream] *
-                             load_bf16(a.sublayer_out, static_cast<std::int64_t>(t) * width + column) +
-                         mixed);
+      for (int j = 0; j < kStreams; ++j) mixed += now.comb[j] * now.h[j];
+      value = round_bf16(now.post * now.out + mixed);
       __syncthreads();  // every stream has read the old rows
-      row[stream * width + column] = to_bf16(value);
-    } else {
-      value = to_float(row[stream * width + column]);
-      __syncthreads();
+      static_cast<BF16*>(a.h)[(t * kStreams + stream) * width + column] = to_bf16(value);
     }
     const float u = round_operand(value, a.precision);
     float products[32];
 #pragma unroll
     for (int r = 0; r < 32; ++r)
       products[r] = r < ROWS ? fn[r < ROWS ? r : 0] * u : r == ROWS ? value * value : 0.0f;
-    sums[warp][lane] = transposed_warp_sum(products);
+    sums[i % 2][warp][lane] = transposed_warp_sum(products);
     __syncthreads();
     if (threadIdx.x <= ROWS) {
       float s = 0.0f;
 #pragma unroll
-      for (int w = 0; w < 8; ++w) s += sums[w][threadIdx.x];
-      a.partials[(static_cast<std::int64_t>(t) * (ROWS + 1) + threadIdx.x) * gridDim.x + blockIdx.x] = s;
+      for (int w = 0; w < 8; ++w) s += sums[i % 2][w][threadIdx.x];
+      a.partials[(t * (ROWS + 1) + threadIdx.x) * gridDim.x + blockIdx.x] = s;
     }
+    now = next;
   }
 }
 
@@ -128,9 +154,9 @@ __device__ float sinkhorn(float c, int iters, float eps) {
 
 // One CTA a token (or a row of the head): 16 warps for the stream sum and the norm, one for the coefficients.
 // A thread owns the same columns throughout, four at a time.
-constexpr int kPieces = kMaxSeamWidth / (kFinishThreads * 4);
+constexpr int kPieceColumns = kFinishThreads * 4;
 
-template <int ROWS>
+template <int ROWS, int kPieces>
 __global__ void __launch_bounds__(kFinishThreads + 32)
     finish_kernel(const __grid_constant__ SeamArguments a, int mix_ctas, const std::int32_t* rows) {
   __shared__ float mix[ROWS + 1], pre[kStreams], scratch[kFinishWarps];
@@ -225,27 +251,41 @@ __global__ void __launch_bounds__(kFinishThreads + 32)
     float amax = 0.0f;
 #pragma unroll
     for (float value : v) amax = fmaxf(amax, fabsf(value));
-    const float group_scale = e8m0_to_float(fp8_group_scale(group_amax(amax, 32)));
-    std::uint32_t codes[4];
-#pragma unroll
-    for (int j = 0; j < 4; ++j) codes[j] = float_to_e4m3(v[j] / group_scale);
-    *reinterpret_cast<uint2*>(a.x_values + out + i) =
-        uint2{e4m3x2_to_f16x2(codes[0] | codes[1] << 8), e4m3x2_to_f16x2(codes[2] | codes[3] << 8)};
-    if (lane == 0) a.x_scales[(out + i) / 128] = group_scale;
+    const std::uint8_t byte = fp8_group_scale(group_amax(amax, 32));
+    *reinterpret_cast<uint2*>(a.x_values + out + i) = quantize_fp8x4(v, byte);
+    if (lane == 0) a.x_scales[(out + i) / 128] = e8m0_to_float(byte);
   }
 }
 
 template <int ROWS>
 void launch_mix(const SeamArguments& a, std::int64_t tokens, cudaStream_t stream) {
+  constexpr int kTogether = 8;
   const auto ctas = static_cast<unsigned>(a.shape.width / kMixColumns);
   if (tokens < 16)
     launch({dim3(ctas, static_cast<unsigned>(tokens)), dim3(256), 0, stream, true, "hc_mix"},
            mix_kernel<ROWS, 1>, a, static_cast<int>(tokens));
   else
-    launch({dim3(ctas, static_cast<unsigned>((tokens + 7) / 8)), dim3(256), 0, stream, true, "hc_mix"},
-           mix_kernel<ROWS, 8>, a, static_cast<int>(tokens));
+    launch({dim3(ctas, static_cast<unsigned>((tokens + kTogether - 1) / kTogether)), dim3(256), 0, stream,
+            true, "hc_mix"},
+           mix_kernel<ROWS, kTogether>, a, static_cast<int>(tokens));
 }
 
+}  // namespace
+
+namespace {
+template <int ROWS>
+void launch_finish(const SeamArguments& a, std::int64_t ctas, const std::int32_t* rows, cudaStream_t stream,
+                   const char* name) {
+  const Launch how{dim3(static_cast<unsigned>(ctas)), dim3(kFinishThreads + 32), 0, stream, true, name};
+  const int mix_ctas = a.shape.width / kMixColumns;
+  require(a.shape.width <= kMaxSeamWidth, "hidden_size up to 8192");
+  if (a.shape.width <= kPieceColumns)
+    launch(how, finish_kernel<ROWS, 1>, a, mix_ctas, rows);
+  else if (a.shape.width <= 2 * kPieceColumns)
+    launch(how, finish_kernel<ROWS, 2>, a, mix_ctas, rows);
+  else
+    launch(how, finish_kernel<ROWS, 4>, a, mix_ctas, rows);
+}
 }  // namespace
 
 std::int64_t seam_partial_floats(std::int64_t tokens, std::int64_t width) {
@@ -253,18 +293,14 @@ std::int64_t seam_partial_floats(std::int64_t tokens, std::int64_t width) {
 }
 
 void launch_seam(const SeamArguments& a, std::int64_t tokens, cudaStream_t stream) {
-  require(a.shape.width <= kMaxSeamWidth, "hidden_size up to 8192");
   launch_mix<kSeamRows>(a, tokens, stream);
-  launch({dim3(static_cast<unsigned>(tokens)), dim3(kFinishThreads + 32), 0, stream, true, "hc_finish"},
-         finish_kernel<kSeamRows>, a, a.shape.width / kMixColumns, static_cast<const std::int32_t*>(nullptr));
+  launch_finish<kSeamRows>(a, tokens, nullptr, stream, "hc_finish");
 }
 
 void launch_head(const SeamArguments& a, std::int64_t tokens, const std::int32_t* rows, std::int64_t num_rows,
                  cudaStream_t stream) {
   launch_mix<kStreams>(a, tokens, stream);
-  if (num_rows == 0) return;
-  launch({dim3(static_cast<unsigned>(num_rows)), dim3(kFinishThreads + 32), 0, stream, true, "hc_head"},
-         finish_kernel<kStreams>, a, a.shape.width / kMixColumns, rows);
+  if (num_rows > 0) launch_finish<kStreams>(a, num_rows, rows, stream, "hc_head");
 }
 
 }  // namespace pivot::cuda

@@ -17,10 +17,6 @@ namespace {
 
 constexpr int kWarps = 4;
 
-__device__ __forceinline__ std::uint32_t pair_of(BF16 low, BF16 high) {
-  return static_cast<std::uint32_t>(low.bits) | static_cast<std::uint32_t>(high.bits) << 16;
-}
-
 // Dims [t D/4, +D/4) of one key as BF16 pairs: D/8 registers. FP4 keys pair dim i with dim i + 4 of each
 // eight, other keys neighbours.
 template <int D>
@@ -67,28 +63,28 @@ __global__ void __launch_bounds__(kWarps * 32) score_kernel(IndexArguments a) {
   constexpr int kSteps = D / 16;
   const int head_tiles = (a.heads + 7) / 8;
   float* weights = reinterpret_cast<float*>(fragments + kSteps * head_tiles * 32);
+  const int token = blockIdx.y;
+  const SequenceSpan span = a.batch.spans[a.batch.span_of[token]];  // the step's description: not a kernel's
+  const int visible = (a.batch.positions[token] + 1) / 4;
   wait_for_predecessor();
   release_successor();
-  const int token = blockIdx.y;
-  const SequenceSpan span = a.batch.spans[a.batch.span_of[token]];
-  const int visible = (a.batch.positions[token] + 1) / 4;
   if (visible <= a.topk || static_cast<int>(blockIdx.x) * kWarps * 16 >= visible) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const BF16* q = static_cast<const BF16*>(a.index_q) + static_cast<std::int64_t>(token) * a.heads * D;
-  for (int i = threadIdx.x; i < kSteps * head_tiles * 32; i += kWarps * 32) {
-    const int step = i / (head_tiles * 32), tile = i / 32 % head_tiles, l = i % 32;
+  // Eight dims, two steps, at a time.
+  const bool fp4 = a.keys.layout.format == RowFormat::kIndexFp4;
+  for (int i = threadIdx.x; i < kSteps / 2 * head_tiles * 32; i += kWarps * 32) {
+    const int pair = i / (head_tiles * 32), tile = i / 32 % head_tiles, l = i % 32;
     const int head = tile * 8 + l / 4;
-    uint2 v{};
-    if (head < a.heads) {
-      const BF16* dims = q + head * D + (l % 4) * (D / 4);
-      if (a.keys.layout.format == RowFormat::kIndexFp4) {  // the pairs of load_key
-        const BF16* from = dims + step / 2 * 8 + step % 2 * 2;
-        v = {pair_of(from[0], from[4]), pair_of(from[1], from[5])};
-      } else {
-        v = *reinterpret_cast<const uint2*>(dims + step * 4);
-      }
-    }
-    fragments[i] = v;
+    uint4 v{};
+    if (head < a.heads) v = *reinterpret_cast<const uint4*>(q + head * D + (l % 4) * (D / 4) + pair * 8);
+    // FP4 keys pair dim j with dim j + 4 (load_key), other keys neighbours.
+    const uint2 first =
+        fp4 ? uint2{__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632)} : uint2{v.x, v.y};
+    const uint2 second =
+        fp4 ? uint2{__byte_perm(v.y, v.w, 0x5410), __byte_perm(v.y, v.w, 0x7632)} : uint2{v.z, v.w};
+    fragments[(2 * pair * head_tiles + tile) * 32 + l] = first;
+    fragments[((2 * pair + 1) * head_tiles + tile) * 32 + l] = second;
   }
   for (int i = threadIdx.x; i < head_tiles * 8; i += kWarps * 32)
     weights[i] = i < a.heads ? a.index_weights[static_cast<std::int64_t>(token) * a.heads + i] : 0.0f;

@@ -1,7 +1,7 @@
 // y[t][n] = sum_k W[n][k] x[t][k] for merged matrices that share K.
 //
-// Bytes: every weight once per group of 64 tokens; FLOP: 2 N K T. Bound by weight bytes up to about 64
-// tokens. Schedule: one CTA per 16 rows and up to 64 tokens; its warps split K and are summed in warp order
+// Bytes: every weight once per group of 32 tokens; FLOP: 2 N K T. Bound by weight bytes up to about 32
+// tokens. Schedule: one CTA per 16 rows and up to 32 tokens; its warps split K and are summed in warp order
 // (tile_product.cuh).
 #include "ops/cuda/linear/linear.h"
 
@@ -80,28 +80,8 @@ __global__ void quantize_fp8_kernel(const BF16* x, int groups, std::int64_t stri
 #pragma unroll
   for (float value : v) amax = fmaxf(amax, fabsf(value));  // fmaxf leaves NaN out
   const std::uint8_t byte = fp8_group_scale(group_amax(amax, 32));
-  const float scale = e8m0_to_float(byte);
-  std::uint32_t codes[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) codes[i] = float_to_e4m3(v[i] / scale);
-  const uint2 out = {e4m3x2_to_f16x2(codes[0] | codes[1] << 8), e4m3x2_to_f16x2(codes[2] | codes[3] << 8)};
-  *reinterpret_cast<uint2*>(values + row * groups * 128 + column) = out;
-  if (lane == 0) scales[group] = scale;
-}
-
-__global__ void quantize_nvfp4_kernel(const BF16* x, int cols, std::int64_t stride, std::int64_t total,
-                                      float input_scale, std::uint16_t* values) {
-  wait_for_predecessor();
-  release_successor();
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const bool live = i < total;  // total is a multiple of 16, so a group of lanes is live together
-  const std::int64_t row = live ? i / cols : 0, column = live ? i % cols : 0;
-  const float v = live ? to_float(x[row * stride + column]) : 0.0f;
-  const float amax = group_amax(v, 16);
-  const float block = e4m3_to_float(float_to_e4m3(amax / 6.0f / input_scale));
-  const float scale = block * input_scale;
-  const float rounded = scale > 0.0f ? e2m1_value(float_to_e2m1(v / scale)) * scale : 0.0f;
-  if (live) values[row * cols + column] = to_bf16(rounded).bits;
+  *reinterpret_cast<uint2*>(values + row * groups * 128 + column) = quantize_fp8x4(v, byte);
+  if (lane == 0) scales[group] = e8m0_to_float(byte);
 }
 
 }  // namespace
@@ -129,9 +109,9 @@ void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStr
     d.out_stride = job.out_stride;
     ctas += static_cast<int>((w.rows + 15) / 16);
   }
-  const int nt = token_tiles(tokens);
+  const int nt = token_tiles(tokens), warps = stripe_warps(jobs[0].weights.cols / 128, any_bf16);
   const Launch how{dim3(static_cast<unsigned>(ctas), static_cast<unsigned>((tokens + nt * 8 - 1) / (nt * 8))),
-                   dim3(static_cast<unsigned>(stripe_warps(jobs[0].weights.cols / 128, any_bf16) * 32)),
+                   dim3(static_cast<unsigned>(warps * 32)),
                    0,
                    stream,
                    true,
@@ -141,10 +121,8 @@ void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStr
       return launch(how, linear_kernel<1>, list, static_cast<int>(tokens));
     case 2:
       return launch(how, linear_kernel<2>, list, static_cast<int>(tokens));
-    case 4:
-      return launch(how, linear_kernel<4>, list, static_cast<int>(tokens));
     default:
-      return launch(how, linear_kernel<8>, list, static_cast<int>(tokens));
+      return launch(how, linear_kernel<4>, list, static_cast<int>(tokens));
   }
 }
 
@@ -155,14 +133,6 @@ void launch_quantize_fp8(const void* x, std::int64_t rows, std::int64_t cols, st
   launch({dim3(static_cast<unsigned>((groups + 7) / 8)), dim3(256), 0, stream, true, "quantize_fp8"},
          quantize_fp8_kernel, static_cast<const BF16*>(x), static_cast<int>(cols / 128), stride, groups,
          values, scales);
-}
-
-void launch_quantize_nvfp4(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride,
-                           float input_scale, std::uint16_t* values, cudaStream_t stream) {
-  const std::int64_t total = rows * cols;
-  launch({dim3(static_cast<unsigned>((total + 255) / 256)), dim3(256), 0, stream, true, "quantize_nvfp4"},
-         quantize_nvfp4_kernel, static_cast<const BF16*>(x), static_cast<int>(cols), stride, total,
-         input_scale, values);
 }
 
 }  // namespace pivot::cuda

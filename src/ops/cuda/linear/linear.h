@@ -36,8 +36,5 @@ void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStr
 // Quantises BF16 [rows][cols] (row stride `stride` elements) to code values and scales (specification 3.3).
 void launch_quantize_fp8(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                          std::uint16_t* values, float* scales, cudaStream_t stream);
-// NVFP4 activations (specification 4.3) as BF16 values: per 16 columns e4m3 block scales under `input_scale`.
-void launch_quantize_nvfp4(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride,
-                           float input_scale, std::uint16_t* values, cudaStream_t stream);
 
 }  // namespace pivot::cuda

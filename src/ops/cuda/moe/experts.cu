@@ -7,7 +7,8 @@
 // tiles of the same columns, for which activations are loaded once. Pairs beyond 8 of an expert take another
 // round over the same weights, which are then in L2.
 //
-// Where the weights are known before the previous kernel ends, their first tiles are asked for before waiting
+// A CTA asks the L2 for all its weights at once, since the few tiles that its registers hold do not cover the
+// memory's latency. Where the weights are known before the previous kernel ends, that happens before waiting
 // for it: the shared expert's always, the routed ones' in `down`. What is read before the wait was written
 // two kernels earlier or before: a kernel releases its successor only after its own wait.
 #include "ops/cuda/device/numeric.cuh"
@@ -256,6 +257,9 @@ void launch_expert_down(const ExpertArguments& a, cudaStream_t stream) {
   with_routed_format(a.routed_format, a.routed_v_scales != nullptr, [&]<MatrixFormat F, class Op>() {
     launch(over_slots(a, 32, a.width, stream, "expert_down"), down_kernel<F, Op>, a);
   });
+}
+
+void launch_expert_sum(const ExpertArguments& a, cudaStream_t stream) {
   const std::int64_t total = static_cast<std::int64_t>(a.tokens) * a.width;
   launch({dim3(static_cast<unsigned>((total + 255) / 256)), dim3(256), 0, stream, true, "expert_sum"},
          sum_kernel, a);

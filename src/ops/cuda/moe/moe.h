@@ -74,6 +74,8 @@ struct ExpertArguments {
 };
 void launch_expert_up(const ExpertArguments& a, cudaStream_t stream);
 void launch_expert_down(const ExpertArguments& a, cudaStream_t stream);
+// out = the routed rows of `partial` in ascending expert id, then the shared one, one rounding.
+void launch_expert_sum(const ExpertArguments& a, cudaStream_t stream);
 // NVFP4 rounding per place under its expert's input scale: rows by token (`by_place` false) or by place.
 void launch_expert_nvfp4(const ExpertArguments& a, const void* x, bool by_place, std::int32_t cols,
                          bool of_w2, std::uint16_t* out, cudaStream_t stream);

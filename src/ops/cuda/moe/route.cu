@@ -1,9 +1,9 @@
 // p = sqrt(softplus(z)); the `chosen` largest of p + bias (or the token's table row); weights p / sum p *
 // scale.
 //
-// One warp a token; experts are spread over the lanes and the largest is taken `chosen` times, ties to the
-// lower id. The work list is one CTA: counts, prefix sums and stable grouping, so the order of pairs is the
-// same in every run.
+// Scores by all threads of a token's CTA; then one warp takes the largest `chosen` times, ties to the lower
+// id. The work list is one CTA: counts, prefix sums and stable grouping, so the order of pairs is the same in
+// every run.
 #include "ops/cuda/device/numeric.cuh"
 #include "ops/cuda/device/ptx.cuh"
 #include "ops/cuda/moe/moe.h"
@@ -13,6 +13,7 @@ namespace pivot::cuda {
 namespace {
 
 constexpr int kPerLane = kMaxExperts / 32;
+constexpr int kRouteThreads = 256;
 
 __device__ __forceinline__ float sqrt_softplus(float z) { return sqrtf(z > 20.0f ? z : log1pf(expf(z))); }
 
@@ -28,25 +29,37 @@ __device__ __forceinline__ float selection_of_key(std::uint32_t key) {
   return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
 }
 
-__global__ void __launch_bounds__(128) route_kernel(RouteArguments a) {
+// One CTA a token: every thread scores experts, the first warp chooses.
+__global__ void __launch_bounds__(kRouteThreads) route_kernel(const __grid_constant__ RouteArguments a) {
+  __shared__ std::uint32_t keys[kMaxExperts];
+  __shared__ float scores[kMaxExperts];
+  const int t = blockIdx.x, lane = threadIdx.x % 32;
+  float bias[kMaxExperts / kRouteThreads] = {};
+  if (a.bias != nullptr)
+#pragma unroll
+    for (int i = 0; i < kMaxExperts / kRouteThreads; ++i)
+      if (i * kRouteThreads + static_cast<int>(threadIdx.x) < a.experts)
+        bias[i] = __ldg(a.bias + i * kRouteThreads + threadIdx.x);
   wait_for_predecessor();
   release_successor();
-  const int t = blockIdx.x * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (t >= a.tokens) return;
   const float* z = a.logits + static_cast<std::int64_t>(t) * a.experts;
+#pragma unroll
+  for (int i = 0; i < kMaxExperts / kRouteThreads; ++i) {
+    const int e = i * kRouteThreads + static_cast<int>(threadIdx.x);
+    // Keys order as the scores do; 0 stands for NaN and for entries beyond the experts.
+    if (e < a.experts) scores[e] = sqrt_softplus(z[e]);
+    keys[e] = e < a.experts ? selection_key(scores[e] + bias[i]) : 0;
+  }
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
   std::int32_t id = 0x7fffffff;  // lane i < chosen keeps choice i
   float margin = INFINITY;
   if (a.bias == nullptr) {
     if (lane < a.chosen) id = a.table[static_cast<std::int64_t>(a.token_ids[t]) * a.chosen + lane];
   } else {
-    // Keys order as the scores do; 0 stands for NaN and for entries beyond the experts.
     std::uint32_t key[kPerLane];
 #pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      const int e = i * 32 + lane;
-      key[i] = 0;
-      if (i * 32 < a.experts && e < a.experts) key[i] = selection_key(sqrt_softplus(z[e]) + a.bias[e]);
-    }
+    for (int i = 0; i < kPerLane; ++i) key[i] = i * 32 < a.experts ? keys[i * 32 + lane] : 0;
     std::uint32_t last = 0;
     for (int c = 0; c <= a.chosen; ++c) {  // one more than chosen, for the margin
       std::uint32_t mine = 0;
@@ -78,7 +91,7 @@ __global__ void __launch_bounds__(128) route_kernel(RouteArguments a) {
     rank += other < id;
   }
   const bool live = lane < a.chosen;
-  const float p = live ? sqrt_softplus(z[id]) : 0.0f;
+  const float p = live ? scores[id] : 0.0f;
   // The sum runs in ascending id order, as the oracle's.
   float sum = 0.0f;
   for (int r = 0; r < a.chosen; ++r) {
@@ -93,6 +106,13 @@ __global__ void __launch_bounds__(128) route_kernel(RouteArguments a) {
 }
 
 constexpr int kListThreads = 1024;
+constexpr int kFewPairs = 1024;
+
+__device__ __forceinline__ void put(const WorkList& list, int place, int pair, int chosen) {
+  list.pairs[place] = pair;
+  list.tokens[place] = pair / chosen;
+  list.place[pair] = place;
+}
 
 __global__ void __launch_bounds__(kListThreads)
     work_list_kernel(const std::int32_t* ids, int tokens, int chosen, int experts, const DeviceExpert* table,
@@ -138,21 +158,44 @@ __global__ void __launch_bounds__(kListThreads)
       list.weights[slot_of[e]] = table[e];
     }
   for (int s = slot_of[experts] + threadIdx.x; s < list.slots; s += kListThreads) list.count[s] = 0;
-  // Stable grouping: each warp scans all pairs for its experts. A step of few tokens is one pass.
-  for (int e = warp; e < experts; e += kListThreads / 32) {
-    if (counts[e] == 0) continue;
-    int at = starts[e];
-    for (int p0 = 0; p0 < total; p0 += 32) {
-      const int p = p0 + lane;
-      const unsigned mine = __ballot_sync(0xffffffffu, p < total && ids[p] == e);
-      if ((mine >> lane & 1) != 0) {
-        const int place = at + __popc(mine & ((1u << lane) - 1));
-        list.pairs[place] = p;
-        list.tokens[place] = p / chosen;
-        list.place[p] = place;
+  if (total <= kFewPairs) {  // stable grouping: each warp scans all pairs for its experts
+    for (int e = warp; e < experts; e += kListThreads / 32) {
+      if (counts[e] == 0) continue;
+      int at = starts[e];
+      for (int p0 = 0; p0 < total; p0 += 32) {
+        const int p = p0 + lane;
+        const unsigned mine = __ballot_sync(0xffffffffu, p < total && ids[p] == e);
+        if ((mine >> lane & 1) != 0) put(list, at + __popc(mine & ((1u << lane) - 1)), p, chosen);
+        at += __popc(mine);
       }
-      at += __popc(mine);
     }
+    return;
+  }
+  // Many pairs: each warp groups a contiguous share, from where the shares before it end. next[w][e]: pairs
+  // of expert e in share w, then its first free place.
+  extern __shared__ int next[];
+  const int share = (total + 31) / 32, begin = min(total, warp * share), end = min(total, begin + share);
+  int* mine = next + warp * experts;
+  for (int e = lane; e < experts; e += 32) mine[e] = 0;
+  __syncwarp();
+  for (int p = begin + lane; p < end; p += 32) atomicAdd(&mine[ids[p]], 1);
+  __syncthreads();
+  for (int e = threadIdx.x; e < experts; e += kListThreads) {
+    int at = starts[e];
+    for (int w = 0; w < 32; ++w) {
+      const int here = next[w * experts + e];
+      next[w * experts + e] = at;
+      at += here;
+    }
+  }
+  __syncthreads();
+  for (int p0 = begin; p0 < end; p0 += 32) {
+    const int p = p0 + lane, e = p < end ? ids[p] : -1;
+    const unsigned same = __match_any_sync(0xffffffffu, e);
+    if (e >= 0) put(list, mine[e] + __popc(same & ((1u << lane) - 1)), p, chosen);
+    __syncwarp();
+    if (e >= 0 && __ffs(same) - 1 == lane) mine[e] += __popc(same);
+    __syncwarp();
   }
 }
 
@@ -161,15 +204,17 @@ __global__ void __launch_bounds__(kListThreads)
 void launch_route(const RouteArguments& a, cudaStream_t stream) {
   require(a.experts <= kMaxExperts && a.chosen <= kMaxExpertsPerToken && a.chosen < a.experts,
           "up to 512 experts, 16 a token");
-  launch({dim3(static_cast<unsigned>((a.tokens + 3) / 4)), dim3(128), 0, stream, true, "route"}, route_kernel,
+  launch({dim3(static_cast<unsigned>(a.tokens)), dim3(kRouteThreads), 0, stream, true, "route"}, route_kernel,
          a);
 }
 
 void launch_work_list(const std::int32_t* ids, std::int32_t tokens, std::int32_t chosen, std::int32_t experts,
                       const DeviceExpert* table, const WorkList& list, cudaStream_t stream) {
   require(static_cast<std::int64_t>(tokens) * chosen < (1 << 20), "less than 2^20 routed pairs a step");
-  launch({dim3(1), dim3(kListThreads), 0, stream, true, "work_list"}, work_list_kernel, ids, tokens, chosen,
-         experts, table, list);
+  const std::size_t shared =
+      tokens * chosen <= kFewPairs ? 0 : static_cast<std::size_t>(experts) * 32 * sizeof(int);
+  launch({dim3(1), dim3(kListThreads), shared, stream, true, "work_list"}, work_list_kernel, ids, tokens,
+         chosen, experts, table, list);
 }
 
 }  // namespace pivot::cuda

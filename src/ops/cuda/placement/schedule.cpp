@@ -14,7 +14,7 @@ int stripe_warps(std::int64_t tiles_k, bool any_bf16) {
   return warps;
 }
 
-int token_tiles(std::int64_t tokens) { return tokens <= 8 ? 1 : tokens <= 16 ? 2 : tokens <= 32 ? 4 : 8; }
+int token_tiles(std::int64_t tokens) { return tokens <= 8 ? 1 : tokens <= 16 ? 2 : 4; }
 
 std::int32_t attention_splits(std::int64_t tokens, std::int32_t heads, std::int64_t max_keys,
                               int multiprocessors) {
@@ -22,6 +22,10 @@ std::int32_t attention_splits(std::int64_t tokens, std::int32_t heads, std::int6
   const std::int64_t groups = tokens * ((heads + kAttentionHeads - 1) / kAttentionHeads);
   const std::int64_t room = std::max<std::int64_t>(1, 3 * multiprocessors / groups);
   return static_cast<std::int32_t>(std::min<std::int64_t>({tiles, room, kMaxAttentionSplits}));
+}
+
+std::int32_t attention_head_groups(std::int64_t tokens, std::int32_t heads, int multiprocessors) {
+  return heads % (4 * kAttentionHeads) == 0 && tokens >= 2 * multiprocessors ? 4 : 1;
 }
 
 int topk_ctas(std::int64_t entries) {

@@ -10,8 +10,11 @@ namespace pivot::cuda {
 int stripe_warps(std::int64_t tiles_k, bool any_bf16);
 // The same for a stripe of an expert: there are many of them, so CTAs stay small.
 inline constexpr int kExpertWarps = 4;
-// Token tiles of 8 that one CTA takes: 1, 2, 4 or 8.
+// Token tiles of 8 that one CTA takes: 1, 2 or 4; eight would not fit a thread's registers.
 int token_tiles(std::int64_t tokens);
+
+// Steps of at least this many tokens are compute-bound and go to the kernels of gemm/.
+inline constexpr std::int64_t kGemmTokens = 96;
 
 inline constexpr int kAttentionKeys = 64;   // rows of a key tile
 inline constexpr int kAttentionHeads = 16;  // heads of a CTA
@@ -27,6 +30,9 @@ std::int32_t attention_splits(std::int64_t tokens, std::int32_t heads, std::int6
 inline constexpr int kTopkClusterCtas = 8;
 inline constexpr int kTopkClusterEntries = 262144;
 int topk_ctas(std::int64_t entries);
+
+// Groups of kAttentionHeads heads that one CTA takes: four once the queries alone fill the card.
+std::int32_t attention_head_groups(std::int64_t tokens, std::int32_t heads, int multiprocessors);
 
 // Tokens of one slice of index scoring, so that the fp32 scores stay within 1 GiB.
 std::int64_t score_slice_tokens(std::int64_t tokens, std::int64_t score_stride);
