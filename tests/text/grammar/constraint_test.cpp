@@ -311,10 +311,11 @@ TEST(ConstraintProperty, MaskAndAcceptAgree) {
     const bool fits = mask_allows(mask, token);
     allowed += fits;
     EXPECT_EQ(constraint->clone()->accept(token).has_value(), fits) << tokenizer().token_bytes(token);
-    if (!tokenizer().is_added(token))
+    if (!tokenizer().is_added(token)) {
       EXPECT_EQ(fits, std::regex_match(std::string(tokenizer().token_bytes(token)),
                                        std::regex("[a-z]{1,3}(,[a-z]{1,3}){0,2},?")))
           << tokenizer().token_bytes(token);
+    }
   }
   EXPECT_GT(allowed, 26);
 }

@@ -76,8 +76,12 @@ function plot(figure, describe) {
     lines.forEach((line, index) => {
       let pen = "M";
       const path = history.map((one, step) => {
-        if (one[index] === null || one[index] === undefined) return "";
-        const piece = `${pen}${kPoints - history.length + step} ${98 - (one[index] / most) * 94}`;
+        if (one[index] === null || one[index] === undefined) {
+          pen = "M";
+          return "";
+        }
+        // The h0 makes a lone reading a dot.
+        const piece = `${pen}${kPoints - history.length + step} ${98 - (one[index] / most) * 94}h0`;
         pen = "L";
         return piece;
       });
