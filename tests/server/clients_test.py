@@ -5,9 +5,14 @@ usage: clients_test.py PIVOT [unittest arguments]; exit 77 where the clients are
 
 import concurrent.futures
 import json
+import os
+import shutil
 import signal
 import socket
+import ssl
+import subprocess
 import sys
+import tempfile
 import time
 import unittest
 import urllib.error
@@ -368,9 +373,58 @@ class Process(unittest.TestCase):
             self.assertEqual(finish, "length")
             self.assertEqual(other.stop(), 0)
 
+    def test_sends_what_a_service_manager_wants(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = folder + "/notify"
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+                manager.bind(path)
+                manager.settimeout(30)
+                with ServerProcess(BINARY, "--max-model-len", "2048", environment={
+                        "NOTIFY_SOCKET": path, "WATCHDOG_USEC": "600000"}) as other:
+                    seen = []
+                    while "WATCHDOG=1" not in seen:
+                        seen.append(manager.recv(4096).decode())
+                    self.assertLess(seen.index("READY=1"), seen.index("WATCHDOG=1"))
+                    self.assertTrue(seen[0].startswith("STATUS=loading"))
+                    self.assertTrue(any(s.startswith("EXTEND_TIMEOUT_USEC=") for s in seen))
+                    self.assertEqual(other.stop(), 0)
+                    manager.settimeout(1)
+                    try:
+                        while True:
+                            seen.append(manager.recv(4096).decode())
+                    except TimeoutError:
+                        pass
+                    self.assertIn("STOPPING=1", seen)
+
+    def test_tls_and_unix_socket(self):
+        if shutil.which("openssl") is None:
+            self.skipTest("no openssl program to make a certificate with")
+        with tempfile.TemporaryDirectory() as folder:
+            certificate, key, path = (folder + "/" + name for name in ("c.pem", "k.pem", "s.sock"))
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-keyout", key, "-out",
+                            certificate, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+                           check=True, capture_output=True)
+            with ServerProcess(BINARY, "--max-model-len", "2048", "--ssl-certfile", certificate, "--ssl-keyfile", key,
+                               "--unix-socket", path) as other:
+                body = json.dumps({"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 20, "stream": True}).encode()
+                context = ssl.create_default_context(cafile=certificate)
+                request = urllib.request.Request(other.url + "/v1/chat/completions", data=body)
+                with urllib.request.urlopen(request, context=context, timeout=60) as reply:
+                    secure = reply.read()
+                self.assertTrue(other.url.startswith("https://"))
+                self.assertIn(b"[DONE]", secure)
+                with socket.socket(socket.AF_UNIX) as local:
+                    local.settimeout(60)
+                    local.connect(path)
+                    local.sendall(b"POST /v1/chat/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+                    text = b""
+                    while piece := local.recv(65536):
+                        text += piece
+                self.assertIn(b"[DONE]", text)
+                self.assertEqual(other.stop(), 0)
+                self.assertFalse(os.path.exists(path))
+
     def test_configuration_says_where_values_come_from(self):
-        import os
-        import tempfile
         with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
             file.write('[engine]\nmax_num_seqs = 3\nmax-model-len = 2048\n[http]\nserved-model-name = ["a", "b"]\n')
             file.flush()

@@ -8,9 +8,9 @@ import tempfile
 
 
 class ServerProcess:
-    def __init__(self, binary, *flags, model="embedded"):
+    def __init__(self, binary, *flags, model="embedded", environment=None):
         self.log = tempfile.NamedTemporaryFile("w+", prefix="pivot-serve-", suffix=".log")
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("PIVOT_")}
+        environment = {**{k: v for k, v in os.environ.items() if not k.startswith("PIVOT_")}, **(environment or {})}
         self.process = subprocess.Popen(
             [binary, "serve", model, "--port", "0", "--log-format", "json", *flags],
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)

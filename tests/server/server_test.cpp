@@ -135,6 +135,20 @@ TEST(Server, LogprobsSumUpAndCarryBytes) {
   EXPECT_TRUE(lists["token_logprobs"][0].is_null());
   EXPECT_EQ(lists["tokens"].size(), lists["text_offset"].size());
   EXPECT_EQ(echo["choices"][0]["text"].get<std::string>().substr(0, 16), "In the beginning");
+  // More prompts than run at a time, streamed: each choice's echo comes before its answer.
+  json many = {
+      {"prompt", json::array()}, {"max_tokens", 2}, {"echo", true}, {"logprobs", 0}, {"stream", true}};
+  for (int i = 0; i < 12; ++i) many["prompt"].push_back("Prompt number " + std::to_string(i));
+  std::map<int, std::string> texts;
+  for (const auto& event : test::sse_events(client.post("/v1/completions", many.dump()).body)) {
+    if (event.data == "[DONE]") break;
+    const json choice = json::parse(event.data)["choices"][0];
+    texts[choice["index"]] += choice["text"].get<std::string>();
+  }
+  ASSERT_EQ(texts.size(), 12u);
+  for (const auto& [index, text_of_choice] : texts) {
+    EXPECT_TRUE(text_of_choice.starts_with("Prompt number " + std::to_string(index))) << text_of_choice;
+  }
 }
 
 TEST(Server, MalformedRequestsAreRefusedAndCostNothing) {
@@ -240,6 +254,22 @@ TEST(Server, ARepeatedPromptIsCached) {
   EXPECT_EQ(cold["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
   EXPECT_GT(warm["usage"]["prompt_tokens_details"]["cached_tokens"], 256);
   EXPECT_EQ(cold["choices"][0]["message"]["content"], warm["choices"][0]["message"]["content"]);
+}
+
+// M1: however a prompt is cut into steps, the answer and its probabilities are the same.
+TEST(Server, StepSizesDoNotChangeAnswers) {
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += "The house of number " + std::to_string(i) + " stands on the hill. ";
+  json body = chat_body(text + "What stands on the hill?", 6);
+  body["logprobs"] = true;
+  body["top_logprobs"] = 2;
+  json expected;
+  for (const int step_tokens : {512, 256, 127, 64}) {
+    TestServer server([&](server::InstanceOptions& options) { options.engine.step_tokens = step_tokens; });
+    const json reply = ok(server.client().post("/v1/chat/completions", body.dump()));
+    if (expected.is_null()) expected = reply["choices"];
+    EXPECT_EQ(reply["choices"], expected) << step_tokens;
+  }
 }
 
 TEST(Server, AClientThatLeavesEndsItsRequest) {

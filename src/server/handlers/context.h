@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -76,7 +77,11 @@ struct Context {
   // Runs work later on an I/O thread; set once the HTTP server runs.
   std::function<void(std::chrono::milliseconds, std::function<void()>)> post_after;
   Trace* trace = nullptr;  // optional
-  WorkQueue work;          // last: its threads end before anything that they use
+  // The engine's last heartbeat that /health saw, and when it was new.
+  std::mutex health_mutex;
+  std::uint64_t last_beat = 0;
+  std::chrono::steady_clock::time_point beat_time = std::chrono::steady_clock::now();
+  WorkQueue work;  // last: its threads end before anything that they use
 };
 
 // Who asks, for fairness and replay: "key:1" where keys are in use, else the address without its port.

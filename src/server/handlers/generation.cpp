@@ -14,6 +14,8 @@ namespace {
 
 using api::ApiError;
 
+constexpr std::uint64_t kTraceRows = 64;  // requests share rows, so that a long trace stays readable
+
 std::string random_hex() { return http::make_request_id().substr(4); }
 
 RequestEnd end_of_refusal(const ApiError& error) {
@@ -185,7 +187,12 @@ void Generation::refuse(const ApiError& error) {
   exchange_->post([self = shared_from_this(), error] {
     if (self->done_) return;
     self->done_ = true;
-    self->exchange_->respond(error_response(self->api_, error, self->exchange_->request().id));
+    if (self->streaming_) {  // an earlier prompt of the same request was taken and has begun
+      self->exchange_->send(self->writer_->failure(error));
+      self->exchange_->end_stream();
+    } else {
+      self->exchange_->respond(error_response(self->api_, error, self->exchange_->request().id));
+    }
     self->finish_metrics(end_of_refusal(error));
     self->log("refused", error.status);
   });
@@ -241,9 +248,11 @@ void Generation::take(Event& event) {
   Choice& choice = choices_[static_cast<std::size_t>(event.choice)];
   if (const auto* started = std::get_if<StartedEvent>(&event.event)) {
     usage_.cached_tokens += started->cached_tokens;
-    if (prompts_started_++ == 0) metrics_.started(usage_.prompt_tokens, started->queue_seconds);
-    if (prompts_started_ == num_prompts_ && request_.stream && request_.prompt_logprobs < 0 && !done_)
-      begin_stream();
+    if (prompts_started_++ == 0) {
+      queue_seconds_ = started->queue_seconds;
+      metrics_.started(usage_.prompt_tokens, queue_seconds_);
+    }
+    if (request_.stream && can_begin()) begin_stream();
   } else if (auto* logprobs = std::get_if<PromptLogprobsEvent>(&event.event)) {
     const auto prompt = static_cast<std::size_t>(event.prompt);
     auto& list = writer_->identity.prompt_logprobs[prompt];
@@ -251,6 +260,7 @@ void Generation::take(Event& event) {
     first.bytes = std::string(context_->tokenizer.token_bytes(first_tokens_[prompt]));
     first.is_first = true;
     list.push_back(std::move(first));
+    ++prompt_logprobs_seen_;
     for (const SampledToken& token : logprobs->tokens)
       list.push_back(api::token_logprobs(context_->tokenizer, token));
   } else if (const auto* token = std::get_if<TokenEvent>(&event.event)) {
@@ -334,6 +344,12 @@ void Generation::remember(const Choice& choice) const {
   if (whole) context_->replay.put(client_, std::move(turn));
 }
 
+// Echoed prompts come before everything else, with their probabilities where these are wanted.
+bool Generation::can_begin() const {
+  if (!request_.echo) return prompts_started_ > 0;
+  return (request_.prompt_logprobs >= 0 ? prompt_logprobs_seen_ : prompts_started_) == num_prompts_;
+}
+
 void Generation::begin_stream() {
   if (!streaming_) {
     streaming_ = true;
@@ -343,7 +359,7 @@ void Generation::begin_stream() {
     head.headers.add("x-accel-buffering", "no");
     exchange_->begin_stream(head);
   }
-  if (!begun_ && prompts_started_ == num_prompts_) {
+  if (!begun_ && can_begin()) {
     begun_ = true;
     if (const std::string text = writer_->begin(usage()); !text.empty()) exchange_->send(text);
     wrote_since_tick_ = true;
@@ -358,7 +374,7 @@ void Generation::write_deltas() {
     touched_.clear();
     return;
   }
-  if (touched_.empty()) return;
+  if (touched_.empty() || !can_begin()) return;
   begin_stream();
   std::string out;
   for (const std::size_t index : touched_) {
@@ -492,10 +508,24 @@ void Generation::log(std::string_view outcome, int status) const {
       .add_seconds("ttft_seconds", ttft_seconds_)
       .add_seconds("total_seconds", total)
       .info();
-  if (context_->trace != nullptr) {
-    const std::uint64_t row = context_->next_id.fetch_add(1);
-    context_->trace->phase(request.id, row % 64, outcome, arrived_, total);
-  }
+  if (context_->trace != nullptr) trace_phases(request.id, total);
+}
+
+void Generation::trace_phases(const std::string& request_id, double total_seconds) const {
+  const std::uint64_t row = context_->next_id.fetch_add(1) % kTraceRows;
+  auto at = arrived_;
+  double left = total_seconds;
+  const auto phase = [&](std::string_view name, double seconds) {
+    if (seconds <= 0) return;
+    context_->trace->phase(request_id, row, name, at, seconds);
+    at += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    left -= seconds;
+  };
+  // What is left at the end is reading the body, and sending what was held back.
+  phase("queue", queue_seconds_);
+  phase("prefill", prefill_seconds_);
+  phase("decode", decode_seconds_);
+  phase("other", left);
 }
 
 }  // namespace pivot::server

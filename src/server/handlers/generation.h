@@ -67,6 +67,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void fail_all(const api::ApiError& error);
   void write_deltas();
   void complete();
+  bool can_begin() const;
   void begin_stream();
   void gone(http::Gone reason);
   void cancel_all();
@@ -75,6 +76,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void remember(const Choice& choice) const;
   void finish_metrics(RequestEnd end);
   void log(std::string_view outcome, int status) const;
+  void trace_phases(const std::string& request_id, double total_seconds) const;
   api::Usage usage() const;
   api::ApiError engine_error(const Error& error) const;
 
@@ -94,12 +96,14 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::size_t ended_ = 0;
   api::Usage usage_;
   std::size_t prompts_started_ = 0;
+  std::size_t prompt_logprobs_seen_ = 0;  // prompts whose probabilities have come
   std::size_t num_prompts_ = 0;
   bool streaming_ = false;  // the head is sent
   bool begun_ = false;      // the writer's begin is sent
   bool done_ = false;
   bool timed_out_ = false;
   bool wrote_since_tick_ = false;
+  double queue_seconds_ = 0;
   double prefill_seconds_ = 0;
   double decode_seconds_ = 0;
   double ttft_seconds_ = 0;

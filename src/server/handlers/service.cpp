@@ -303,7 +303,7 @@ void Service::handle(std::shared_ptr<http::Exchange> exchange) {
       return answer(response ? *std::move(response) : error_response(request, response.error()));
     }
     case Action::kHealth:
-      return answer(text_response(200, ""));
+      return answer(get_health(*context_));
     case Action::kReady: {
       const bool ready = !context_->draining && context_->engine.accepting();
       return answer(text_response(ready ? 200 : 503, ready ? "ready\n" : "draining\n"));

@@ -11,6 +11,9 @@
 namespace pivot::server {
 namespace {
 
+// A step of the largest model on the slowest machine takes seconds.
+constexpr std::chrono::seconds kHungEngine{120};
+
 using api::ApiResult;
 using api::json_quoted;
 
@@ -110,6 +113,22 @@ ApiResult<http::Response> post_count_tokens(Context& context, const http::Reques
   PIVOT_TRY_VOID(check_model(context, wanted.model));
   PIVOT_TRY(const auto ids, chat_prompt_ids(context, client_of(context, request), *wanted.chat()));
   return json_response(fmt::format(R"({{"input_tokens":{}}})", ids.size()));
+}
+
+http::Response get_health(Context& context) {
+  http::Response response;
+  response.content_type = "text/plain; charset=utf-8";
+  const std::uint64_t beat = context.engine.heartbeat();
+  const auto now = std::chrono::steady_clock::now();
+  const std::lock_guard lock(context.health_mutex);
+  if (beat != context.last_beat) {
+    context.last_beat = beat;
+    context.beat_time = now;
+  } else if (now - context.beat_time > kHungEngine) {
+    response.status = 503;
+    response.body = "the engine does not move\n";
+  }
+  return response;
 }
 
 http::Response get_loads(const Context& context) {

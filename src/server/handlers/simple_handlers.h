@@ -17,6 +17,8 @@ api::ApiResult<http::Response> get_model(const Context& context, std::string_vie
 api::ApiResult<http::Response> post_tokenize(Context& context, const http::Request& request);
 api::ApiResult<http::Response> post_detokenize(Context& context, const http::Request& request);
 api::ApiResult<http::Response> post_count_tokens(Context& context, const http::Request& request);
+// 503 where the engine's loop has not moved for as long as no step takes.
+http::Response get_health(Context& context);
 http::Response get_loads(const Context& context);
 http::Response get_model_info(const Context& context);
 http::Response post_flush_cache(Context& context);
