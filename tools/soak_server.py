@@ -22,7 +22,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "server"))
 from server_process import ServerProcess  # noqa: E402
 
-PARTS = 10  # memory is looked at after each
+SAMPLES = 200  # of the memory, over the longest time that the run may take
 
 
 class Soak:
@@ -40,14 +40,14 @@ class Soak:
     # ---- one request ----
 
     def prompt(self, rng):
-        words = rng.choice([1, 2, 3, 5, 8, 13, 20, 40, 60, 125, 130, 250])
+        words = rng.choice([1, 2, 3, 5, 8, 13, 20, 40] * 4 + [60, 125, 130, 250])
         shared = rng.random() < 0.4  # so that the prefix cache has something to find
         source = random.Random(rng.randrange(4)) if shared else rng
         return " ".join(source.choice(["hill", "house", "river", "king", "code", "seven", "Bethel", "city"]) for _ in range(words))
 
     def body(self, rng):
         text = self.prompt(rng)
-        body = {"model": "embedded", "max_tokens": rng.choice([1, 2, 5, 12, 31]), "seed": rng.randrange(1 << 30),
+        body = {"model": "embedded", "max_tokens": rng.choice([1, 1, 2, 2, 3, 5, 8, 31]), "seed": rng.randrange(1 << 30),
                 "temperature": rng.choice([0, 0, 0.7, 1.5]), "stream": rng.random() < 0.6}
         path = rng.choice(["/v1/chat/completions", "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"])
         if path == "/v1/completions":
@@ -128,12 +128,20 @@ class Soak:
                 self.outcomes[outcome] += 1
         connection.close()
 
-    def run_part(self, limit):
-        threads = [threading.Thread(target=self.work, args=(limit,)) for _ in range(self.options.clients)]
+    def run(self):
+        """All requests; returns [(requests done, resident bytes)] as it went."""
+        threads = [threading.Thread(target=self.work, args=(self.options.requests,)) for _ in range(self.options.clients)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        samples = []
+        began = reported = time.monotonic()
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(min(1.0, self.options.seconds / SAMPLES))
+            samples.append((sum(self.outcomes.values()), self.resident_bytes()))
+            if time.monotonic() - reported > self.options.seconds / 10:
+                reported = time.monotonic()
+                print(f"{samples[-1][0]:6d} requests, {reported - began:6.1f} s, {samples[-1][1] / 2**20:.1f} MiB resident", flush=True)
+        return samples
 
     # ---- the books ----
 
@@ -215,15 +223,15 @@ def main():
         soak = Soak(server, options)
         start = soak.idle_figures()
         began = time.monotonic()
-        resident = []
-        for part in range(1, PARTS + 1):
-            soak.run_part(options.requests * part // PARTS)
-            resident.append(soak.resident_bytes())
-            print(f"{soak.next:6d} requests, {time.monotonic() - began:6.1f} s, {resident[-1] / 2**20:.1f} MiB resident", flush=True)
+        samples = soak.run()
+        seconds = time.monotonic() - began
         faults = soak.faults[:20] + check_books(soak, start)
-        # The first half fills caches and pools of the allocator; from then on nothing may grow.
-        growth = resident[-1] / resident[PARTS // 2 - 1] - 1
-        print(f"outcomes: {dict(soak.outcomes)}; memory since half-way: {growth:+.2%}")
+        # The first half fills caches and the allocator's pools; from then on nothing may grow.
+        done = samples[-1][0]
+        half_way = next(resident for count, resident in samples if count >= done / 2)
+        growth = samples[-1][1] / half_way - 1
+        print(f"{done} requests in {seconds:.0f} s: {dict(soak.outcomes)}")
+        print(f"memory: {half_way / 2**20:.1f} MiB half-way, {samples[-1][1] / 2**20:.1f} MiB at the end ({growth:+.2%})")
         if options.memory and abs(growth) > 0.01:
             faults.append(f"memory changed by {growth:+.2%} in the second half")
         status = server.stop()
