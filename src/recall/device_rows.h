@@ -1,5 +1,5 @@
 // Reading what a back-end holds, wherever its memory is: activations, ring rows, paged rows, as fp32 on the
-// host. Reads wait for the device; this is for measuring, not for serving.
+// host. Reads wait for the device: whoever measures on a running server bounds how often (step_probe.h).
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Recall and fidelity of one model against its settings: the tables of docs/recall.md.
 
-  tables.py PIVOT MODEL --out FILE.json [--svg FILE.svg] [--variants NAME ...] -- OPTIONS OF pivot recall
+  tables.py PIVOT MODEL --out FILE.json [--svg FILE.svg] [--variants NAME ...] [--also NAME=MODEL ...] -- OPTIONS OF pivot recall
 Runs `pivot recall MODEL OPTIONS --json` once for each variant, on the same cases, and prints a table: answers right with
 Wilson's interval, answers that only the variant or only the base has right (McNemar's exact test), and, where --probe is
 among the options, the fidelity at the longest prompts.  FILE.json keeps every answer; variants that it holds already are
-not run again, so a stopped run goes on.  FILE.svg is a picture of the first two columns.
+not run again, so a stopped run goes on.  --also adds another checkpoint on the same cases, such as a conversion.  FILE.svg is a picture of the first two columns.
 """
 
 import argparse
@@ -29,7 +29,6 @@ VARIANTS = {
     "index_topk=all kv=bf16": ["index_topk=all", "kv=bf16"],
     "index_topk=16 index_keys=bf16": ["index_topk=16", "index_keys=bf16"],
     "expert_act=bf16": ["expert_act=bf16"],
-    "expert_act=nvfp4": ["expert_act=nvfp4"],
 }
 
 
@@ -117,6 +116,7 @@ def main():
     ap.add_argument("--out", required=True)
     ap.add_argument("--svg")
     ap.add_argument("--variants", nargs="*", default=list(VARIANTS))
+    ap.add_argument("--also", nargs="*", default=[], metavar="NAME=MODEL")
     own, options = sys.argv[1:], []
     if "--" in own:
         own, options = own[: own.index("--")], own[own.index("--") + 1 :]
@@ -128,9 +128,10 @@ def main():
     if os.path.exists(A.out):
         with open(A.out, encoding="utf-8") as stream:
             found = json.load(stream)
-    for name in ["as it is", *[v for v in A.variants if v != "as it is"]]:
+    also = dict(entry.split("=", 1) for entry in A.also)
+    for name in ["as it is", *[v for v in A.variants if v != "as it is"], *also]:
         if name not in found:
-            found[name] = run(A.pivot, A.model, options, VARIANTS[name])
+            found[name] = run(A.pivot, also.get(name, A.model), options, VARIANTS.get(name, []))
             with open(A.out, "w", encoding="utf-8") as stream:
                 json.dump(found, stream, indent=1)
         print(f"{name}: {found[name]['seconds']:.0f} s", file=sys.stderr, flush=True)
