@@ -184,6 +184,57 @@ bool bf16_row_of_fp4(const Matrix& m, std::int64_t row, std::uint16_t* out) {
   return true;
 }
 
+// E4M3 codes times 2^shift as E2M1 codes, sign included; kOffGrid for values between them.
+constexpr std::uint8_t kOffGrid = 0x80;
+constexpr int kLowestFp8Shift = -12;
+constexpr int kHighestFp8Shift = 12;
+using Fp8CodeTable = std::array<std::uint8_t, 256>;
+
+const Fp8CodeTable& fp4_of_fp8_table(int shift) {
+  static const std::vector<Fp8CodeTable> tables = [] {
+    std::vector<Fp8CodeTable> all(static_cast<std::size_t>(kHighestFp8Shift - kLowestFp8Shift + 1));
+    for (std::size_t t = 0; t < all.size(); ++t)
+      for (std::size_t code = 0; code < 256; ++code) {
+        const float value = std::ldexp(kE4m3Values[code], static_cast<int>(t) + kLowestFp8Shift);
+        const std::uint8_t fp4 = float_to_e2m1(value);
+        all[t][code] = e2m1_to_float(fp4) == value ? fp4 : kOffGrid;
+      }
+    return all;
+  }();
+  return tables[static_cast<std::size_t>(shift - kLowestFp8Shift)];
+}
+
+// One row of an FP8 matrix with E8M0 scales on the FP4 grid, from table to table; false where a block does
+// not fit or lies outside the tables, which the general path then decides.
+bool fp4_row_of_fp8(const Matrix& m, std::int64_t row, std::uint8_t* codes, std::uint8_t* scales) {
+  const std::int64_t scale_cols = (m.cols + kFp8BlockCols - 1) / kFp8BlockCols;
+  for (std::int64_t group = 0; group < m.cols / kFp4GroupCols; ++group) {
+    std::uint8_t in[kFp4GroupCols];
+    std::memcpy(in, m.codes + row * m.cols + group * kFp4GroupCols, sizeof(in));
+    std::uint8_t largest = 0;  // E4M3 magnitudes order like their codes
+    for (const std::uint8_t code : in) largest = std::max(largest, static_cast<std::uint8_t>(code & 0x7fu));
+    const std::uint8_t block_scale =
+        byte_at(m.scales, row / kFp8BlockRows * scale_cols + group * kFp4GroupCols / kFp8BlockCols);
+    const float amax = kE4m3Values[largest] * e8m0_to_float(block_scale);
+    if (!std::isfinite(amax)) return false;
+    const int scale = fp4_group_scale(amax);
+    const int shift = block_scale - scale;
+    if (shift < kLowestFp8Shift || shift > kHighestFp8Shift) return false;
+    const Fp8CodeTable& table = fp4_of_fp8_table(shift);
+    std::uint8_t faults = 0;
+    std::uint8_t* out = codes + group * kFp4GroupCols / 2;
+    for (std::int64_t k = 0; k < kFp4GroupCols; k += 2) {
+      const std::uint8_t low = table[in[k]];
+      const std::uint8_t high = table[in[k + 1]];
+      faults |= low | high;
+      out[k / 2] = static_cast<std::uint8_t>(low | high << 4);
+    }
+    if ((faults & kOffGrid) != 0) return false;
+    scales[group] = static_cast<std::uint8_t>(scale);
+  }
+  return true;
+}
+
 }  // namespace
 
 std::optional<int> largest_exponent(const Matrix& m) {
@@ -287,7 +338,13 @@ Result<> fp4_exact(const Matrix& m, std::int64_t row_begin, std::int64_t row_end
   std::vector<float> values(static_cast<std::size_t>(m.cols));
   std::uint8_t* code = codes.data();
   std::uint8_t* scale = scales.data();
+  const bool fp8 = m.format == MatrixFormat::kFP8 && m.scale_format == ScaleFormat::kE8M0;
   for (std::int64_t row = row_begin; row < row_end; ++row) {
+    if (fp8 && fp4_row_of_fp8(m, row, code, scale)) {
+      code += m.cols / 2;
+      scale += m.cols / kFp4GroupCols;
+      continue;
+    }
     dequantize_rows(m, row, row + 1, std::span<float>(values));
     for (std::int64_t k = 0; k < m.cols; k += kFp4GroupCols, code += kFp4GroupCols / 2, ++scale) {
       std::int32_t largest = 0;

@@ -204,6 +204,35 @@ TEST(Transcode, Fp4IsFoundAgainInBf16) {
   }
 }
 
+TEST(Transcode, Fp4IsFoundInFp8AsInItsValues) {
+  // Scales from one end of E8M0 to near the other, so that blocks inside and outside the tables occur.
+  for (const int low : {1, 5, 60, 110, 235}) {
+    const Owned source = fp4(256, 256, static_cast<std::uint32_t>(low), low, low + 12);
+    Owned fp8;
+    fp8.codes.resize(256 * 256);
+    fp8.scales.resize(2 * 2);
+    if (fp8_blocks(source.view, 0, 256, fp8.codes, fp8.scales) != 0) continue;  // rounded: no FP4 in it
+    fp8.view = source.view;
+    fp8.view.format = MatrixFormat::kFP8;
+    fp8.rebind();
+    const std::vector<float> wanted = values(fp8.view);
+    Matrix wide;
+    wide.format = MatrixFormat::kF32;
+    wide.rows = wide.cols = 256;
+    wide.codes = reinterpret_cast<const std::byte*>(wanted.data());
+    Owned by_table = fp4(256, 256, 1, 1, 1);
+    Owned by_value = fp4(256, 256, 2, 1, 1);
+    ASSERT_TRUE(fp4_exact(fp8.view, 0, 256, by_table.codes, by_table.scales)) << low;
+    ASSERT_TRUE(fp4_exact(wide, 0, 256, by_value.codes, by_value.scales)) << low;
+    EXPECT_EQ(by_table.codes, by_value.codes) << low;
+    EXPECT_EQ(by_table.scales, by_value.scales) << low;
+    fp8.codes[77] = 0x7f;  // NaN
+    EXPECT_FALSE(fp4_exact(fp8.view, 0, 256, by_table.codes, by_table.scales)) << low;
+    fp8.codes[77] = 0x39;  // 1.125
+    EXPECT_FALSE(fp4_exact(fp8.view, 0, 256, by_table.codes, by_table.scales)) << low;
+  }
+}
+
 TEST(Transcode, EveryCodeUnderEveryScaleIsFoundAgain) {
   // One block a scale byte: all 16 codes twice. 2^125 is the last scale whose 6 fits fp32.
   constexpr int kScales = 252;
