@@ -47,7 +47,7 @@ class Attention {
         angles_(context.rope(layer, batch)) {}
 
   void run() {
-    for (std::int32_t s = 0; s < batch_.num_spans; ++s) sequences_.push_back(prepare(batch_.spans[s]));
+    widen_rows();
     // One unit is a query and a group of heads while there are few queries, else a query.
     const std::int64_t groups =
         batch_.num_tokens < 2 * context_.pool.size() ? (heads_ + kHeadGroup - 1) / kHeadGroup : 1;
@@ -62,28 +62,45 @@ class Attention {
   }
 
  private:
-  Sequence prepare(const SequenceSpan& span) {
-    Sequence sequence;
-    sequence.span = &span;
-    const auto window = static_cast<std::int32_t>(config_.sliding_window);
-    sequence.first_ring = std::max(0, span.start_position - window + 1);
-    const std::int64_t ring = span.start_position - sequence.first_ring;
-    sequence.ring_rows = context_.scratch.take<float>(ring * dim_);
-    const auto widen_ring = [&](std::int64_t i) {
-      const RowPointers row =
-          reference::ring_row(p_.cache.window, span.slot, sequence.first_ring + static_cast<std::int32_t>(i));
-      kernels_.unpack_row(p_.cache.window.layout, row.data, row.scales, sequence.ring_rows + i * dim_);
-    };
-    const std::int64_t entries = ratio_ == 0 ? 0 : (span.start_position + span.num_tokens) / ratio_;
-    const bool shared = entries > 0 && p_.selected == nullptr && entries <= kSharedRows;
-    if (shared) sequence.compressed_rows = context_.scratch.take<float>(entries * dim_);
-    context_.for_each(ring + (shared ? entries : 0), [&](std::int64_t i) {
-      if (i < ring)
-        widen_ring(i);
-      else
-        widen_entry(span, i - ring, sequence.compressed_rows + (i - ring) * dim_);
+  // The rows from before the step, of all sequences in one parallel region: a step of many streams has few
+  // rows of each.
+  void widen_rows() {
+    std::vector<std::int64_t> first_row = {0};  // of each sequence among all rows
+    for (std::int32_t s = 0; s < batch_.num_spans; ++s) {
+      const SequenceSpan& span = batch_.spans[s];
+      Sequence sequence;
+      sequence.span = &span;
+      const auto window = static_cast<std::int32_t>(config_.sliding_window);
+      sequence.first_ring = std::max(0, span.start_position - window + 1);
+      const std::int64_t ring = span.start_position - sequence.first_ring;
+      sequence.ring_rows = context_.scratch.take<float>(ring * dim_);
+      const std::int64_t entries = ratio_ == 0 ? 0 : (span.start_position + span.num_tokens) / ratio_;
+      const bool shared = entries > 0 && p_.selected == nullptr && entries <= kSharedRows;
+      if (shared) sequence.compressed_rows = context_.scratch.take<float>(entries * dim_);
+      first_row.push_back(first_row.back() + ring + (shared ? entries : 0));
+      sequences_.push_back(sequence);
+    }
+    context_.pool.for_ranges(first_row.back(), 1, [&](std::int64_t begin, std::int64_t end) {
+      auto s = static_cast<std::size_t>(std::upper_bound(first_row.begin(), first_row.end(), begin) -
+                                        first_row.begin() - 1);
+      for (std::int64_t row = begin; row < end; ++row) {
+        while (row >= first_row[s + 1]) ++s;
+        widen_row(sequences_[s], row - first_row[s]);
+      }
     });
-    return sequence;
+  }
+
+  // Ring rows first, then entries.
+  void widen_row(const Sequence& sequence, std::int64_t i) const {
+    const SequenceSpan& span = *sequence.span;
+    const std::int64_t ring = span.start_position - sequence.first_ring;
+    if (i >= ring) {
+      widen_entry(span, i - ring, sequence.compressed_rows + (i - ring) * dim_);
+      return;
+    }
+    const RowPointers row =
+        reference::ring_row(p_.cache.window, span.slot, sequence.first_ring + static_cast<std::int32_t>(i));
+    kernels_.unpack_row(p_.cache.window.layout, row.data, row.scales, sequence.ring_rows + i * dim_);
   }
 
   void widen_entry(const SequenceSpan& span, std::int64_t entry, float* row) const {
@@ -172,20 +189,18 @@ class Attention {
 void commit_rows(Context& context, const StepBatch& batch, const AttentionParams& p, std::int64_t dim) {
   const RingView& ring = p.cache.window;
   const std::int32_t groups = kv_scale_groups(ring.layout);
-  for (std::int32_t s = 0; s < batch.num_spans; ++s) {
-    const SequenceSpan& span = batch.spans[s];
-    const std::int32_t kept = std::min(span.num_tokens, ring.rows);
-    context.for_each(kept, [&](std::int64_t i) {
-      const std::int32_t index = span.num_tokens - kept + static_cast<std::int32_t>(i);
-      const std::int64_t token = span.first_token + index;
-      const RowPointers out = reference::ring_row(ring, span.slot, span.start_position + index);
-      const float* row = floats(p.kv) + token * dim;
-      if (ring.layout.format == RowFormat::kKvPacked && p.kv_scales != nullptr)
-        pack_kv_row(ring.layout, row, p.kv_scales + token * groups, out.data, out.scales);
-      else
-        pack_row(ring.layout, row, out.data, out.scales);
-    });
-  }
+  const auto commit = [&](std::int64_t token) {
+    const SequenceSpan& span = batch.spans[batch.span_of[token]];
+    const auto index = static_cast<std::int32_t>(token - span.first_token);
+    if (index < span.num_tokens - ring.rows) return;  // a later token of the step takes its place
+    const RowPointers out = reference::ring_row(ring, span.slot, span.start_position + index);
+    const float* row = floats(p.kv) + token * dim;
+    if (ring.layout.format == RowFormat::kKvPacked && p.kv_scales != nullptr)
+      pack_kv_row(ring.layout, row, p.kv_scales + token * groups, out.data, out.scales);
+    else
+      pack_row(ring.layout, row, out.data, out.scales);
+  };
+  context.for_each(batch.num_tokens, commit);
 }
 
 }  // namespace

@@ -123,10 +123,16 @@ void index_select(Context& context, const LayerContext& layer, const Knobs& knob
                           TopkScratch& scratch) {
     p.count[token] = select_topk(scores, visible, p.topk, p.selected + token * p.topk, scratch);
   };
+  // Tokens [begin, end) of a span. Those of all spans share one parallel region.
+  struct Block {
+    const SequenceSpan* span;
+    std::int64_t begin, end;
+  };
+  std::vector<Block> blocks;
   for (std::int32_t s = 0; s < batch.num_spans; ++s) {
     const SequenceSpan& span = batch.spans[s];
     const std::int64_t entries = visible_at(span, span.num_tokens - 1);
-    if (span.num_tokens < context.pool.size() && entries > std::max<std::int64_t>(p.topk, kSplitKeys)) {
+    if (batch.num_tokens < context.pool.size() && entries > std::max<std::int64_t>(p.topk, kSplitKeys)) {
       auto* scores = context.scratch.take<float>(span.num_tokens * entries);
       context.pool.for_ranges(entries, kIndexTile, [&](std::int64_t begin, std::int64_t end) {
         scorer.run(span, span.first_token, span.num_tokens, begin, end, scores + begin, entries);
@@ -136,20 +142,25 @@ void index_select(Context& context, const LayerContext& layer, const Knobs& knob
         choose(span.first_token + i, scores + i * entries, visible_at(span, i), scratch);
       continue;
     }
-    context.for_blocks(span.num_tokens, kBlockTokens, [&](std::int64_t begin, std::int64_t end) {
-      static thread_local TopkScratch scratch;
-      static thread_local std::vector<float> scores;
-      const std::int64_t keys = visible_at(span, end - 1);
+    for (std::int64_t begin = 0; begin < span.num_tokens; begin += kBlockTokens)
+      blocks.push_back({&span, begin, std::min<std::int64_t>(begin + kBlockTokens, span.num_tokens)});
+  }
+  context.for_blocks(static_cast<std::int64_t>(blocks.size()), 1, [&](std::int64_t first, std::int64_t last) {
+    static thread_local TopkScratch scratch;
+    static thread_local std::vector<float> scores;
+    for (std::int64_t b = first; b < last; ++b) {
+      const auto [span, begin, end] = blocks[static_cast<std::size_t>(b)];
+      const std::int64_t keys = visible_at(*span, end - 1);
       const bool needed = keys > p.topk;  // else every query keeps all it sees, without scoring
       if (needed) {
         scores.resize(static_cast<std::size_t>((end - begin) * keys));
-        scorer.run(span, span.first_token + begin, end - begin, 0, keys, scores.data(), keys);
+        scorer.run(*span, span->first_token + begin, end - begin, 0, keys, scores.data(), keys);
       }
       for (std::int64_t i = begin; i < end; ++i)
-        choose(span.first_token + i, needed ? scores.data() + (i - begin) * keys : nullptr,
-               visible_at(span, i), scratch);
-    });
-  }
+        choose(span->first_token + i, needed ? scores.data() + (i - begin) * keys : nullptr,
+               visible_at(*span, i), scratch);
+    }
+  });
 }
 
 }  // namespace pivot::simd
