@@ -60,12 +60,16 @@ bool StepTimes::needs_probe(std::int32_t decode_tokens) const {
 std::int32_t StepTimes::prefill_budget(std::int32_t decode_tokens, double max_step_stretch,
                                        std::int32_t most) const {
   if (most <= 0) return 0;
-  if (decode_tokens <= 0) return most;
+  const auto clamped = [&](double tokens, std::int32_t least) {
+    return static_cast<std::int32_t>(
+        std::clamp(tokens, static_cast<double>(std::min(least, most)), static_cast<double>(most)));
+  };
+  if (decode_tokens <= 0)
+    return prefill_token_seconds_ > 0 ? clamped(kAloneSeconds / prefill_token_seconds_, kMinAloneChunk)
+                                      : most;
   const double decode = decode_seconds(decode_tokens);
   if (decode <= 0 || prefill_token_seconds_ <= 0) return std::min(kFirstChunk, most);
-  const double tokens = decode * (max_step_stretch - 1.0) / prefill_token_seconds_;
-  return static_cast<std::int32_t>(
-      std::clamp(tokens, static_cast<double>(std::min(kMinChunk, most)), static_cast<double>(most)));
+  return clamped(decode * (max_step_stretch - 1.0) / prefill_token_seconds_, kMinChunk);
 }
 
 std::vector<std::int32_t> share_prefill(std::span<const PrefillJob> jobs, const PrefillLimits& limits) {

@@ -20,8 +20,9 @@ class StepTimes {
   // One step of `decode_tokens` streams and `prefill_tokens` prompt tokens took `seconds`.
   void observe(std::int32_t decode_tokens, std::int32_t prefill_tokens, double seconds);
 
-  // Prompt tokens that may join a step of `decode_tokens` streams, between kMinChunk and `most`; `most` when
-  // nothing decodes. Before anything was measured, kFirstChunk.
+  // Prompt tokens that may join a step of `decode_tokens` streams, between kMinChunk and `most`. When nothing
+  // decodes, as many as take kAloneSeconds, so that a new request or a cancellation does not wait long for a
+  // slow device. Before anything was measured, kFirstChunk beside streams and `most` alone.
   std::int32_t prefill_budget(std::int32_t decode_tokens, double max_step_stretch, std::int32_t most) const;
 
   // True when the next step should only decode, because the time of such a step was not measured for
@@ -35,6 +36,8 @@ class StepTimes {
   static constexpr std::int32_t kMinChunk = 4;
   static constexpr std::int32_t kFirstChunk = 32;
   static constexpr std::int64_t kProbeInterval = 64;
+  static constexpr double kAloneSeconds = 0.25;
+  static constexpr std::int32_t kMinAloneChunk = 64;
 
  private:
   // By ceil(log2(streams)): of decode-only steps.

@@ -57,6 +57,22 @@ TEST(Engine, TwoHundredConcurrentAnswersEqualTheSameRequestsAlone) {
   expect_nothing_held(*engine);
 }
 
+TEST(Engine, FixedChunksGiveTheSameAnswers) {
+  EngineOptions options = tiny_options(6, 768);
+  options.deterministic = true;
+  auto engine = make_engine(std::move(options));
+  Collector collector;
+  std::vector<RequestId> ids;
+  std::vector<EngineRequest> requests;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    requests.push_back(request(prompt(40 + 80 * i, 70 + i), 10));
+    ids.push_back(engine->submit(copy_of(requests.back()), collector.sink()).value());
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    expect_same(collector.wait(ids[i]).front().tokens, alone(requests[i], 768),
+                "request " + std::to_string(i));
+}
+
 // Fault B04: a hit must carry rings and compressor states, not only the pages.
 TEST(Engine, PrefixHitEqualsCold) {
   auto engine = make_engine(tiny_options(4));

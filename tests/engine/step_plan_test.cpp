@@ -59,6 +59,17 @@ TEST(StepTimes, UnknownsAreCautiousAndPrefillAloneTakesAll) {
   EXPECT_FALSE(times.needs_probe(0));
 }
 
+TEST(StepTimes, APromptAloneIsCutSoThatNobodyWaitsLong) {
+  StepTimes fast, slow, crawling;
+  fast.observe(0, 1000, 0.02);
+  EXPECT_EQ(fast.prefill_budget(0, 2.0, 1024), 1024);
+  slow.observe(0, 1000, 1.0);
+  EXPECT_EQ(slow.prefill_budget(0, 2.0, 1024), 250);
+  crawling.observe(0, 1000, 100.0);
+  EXPECT_EQ(crawling.prefill_budget(0, 2.0, 1024), StepTimes::kMinAloneChunk);
+  EXPECT_EQ(crawling.prefill_budget(0, 2.0, 20), 20);
+}
+
 TEST(SharePrefill, TheMostUrgentGetsHalfAndTheShortestTheRest) {
   const PrefillJob jobs[] = {{0, 100000, 100000}, {0, 5000, 5000}, {0, 40, 40}};
   const auto tokens = share_prefill(jobs, {400, 8, false, 256});
