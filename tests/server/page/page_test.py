@@ -343,7 +343,7 @@ class LivePage(PageTest):
         self.finished(page)
         self.assertIn("tokens", page.inner_text("li.assistant .foot"))
         self.assertEqual(page.locator(".problem:not(:empty)").count(), 0)
-        self.wait(page, "document.querySelectorAll('#first path')[0].getAttribute('d').length > 0")
+        self.wait(page, "document.querySelectorAll('#first path')[0]?.getAttribute('d')?.length > 0")
         self.assertEqual(page.locator("#cache dt").count(), 3)
         self.assertEqual(self.problems, [])
 
