@@ -190,7 +190,7 @@ report::Document run_document(const RunFacts& facts, const std::vector<CaseResul
                   report::format_count(facts.text_tokens), report::format_seconds(facts.seconds));
   if (facts.partial)
     document.paragraph(fmt::format("PARTIAL: stopped after {} of {} cases; the figures below are of these.",
-                                   results.size(), facts.wanted_cases),
+                                   all.size(), facts.wanted_cases),
                        report::Tone::kWarning);
   if (results.size() < all.size())
     document.paragraph(fmt::format("{} of {} cases got no answer; the figures below are of the others.",
