@@ -42,6 +42,8 @@ constexpr NamedSwitch kSwitches[] = {
      &CudaSwitches::overlap},
     {"fused", "small kernels joined; no work list for a step of one token", &CudaSwitches::fused},
     {"cluster_topk", "the top-k of a long row is chosen by eight CTAs together", &CudaSwitches::cluster_topk},
+    {"wgmma", "long steps through the tensor cores' own kernels, whose sums have another order",
+     &CudaSwitches::wgmma},
 };
 }  // namespace
 

@@ -371,7 +371,8 @@ void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepB
   a.partial = scratch_.get<std::uint16_t>("expert_partial", rows * a.width);
   a.out = p.out;
 
-  const bool gemm = uses_gemm(tokens) && knobs.expert_act != ActQuant::kNvfp4 && gemm_takes(w.shared.w1) &&
+  const bool gemm = uses_gemm(tokens) && experts_fill_tiles(pairs, c.n_routed_experts) &&
+                    knobs.expert_act != ActQuant::kNvfp4 && gemm_takes(w.shared.w1) &&
                     gemm_takes(w.shared.w2) && gemm_takes(w.experts.front().w1) &&
                     gemm_takes(w.experts.front().w2);
   if (gemm) return moe_gemm(a, w, knobs, p);

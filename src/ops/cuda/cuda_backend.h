@@ -187,8 +187,9 @@ class CudaBackend final : public Backend {
     launch_quantize_fp8(x, tokens, cols, cols, values, scales, stream_);
     return {values, scales, cols};
   }
+  // Steps that are replayed as graphs keep the decode kernels, and with them one order of sums.
   bool uses_gemm(std::int64_t tokens) const {
-    return switches_.wgmma && has_gemm(properties_.major) && tokens >= kGemmTokens;
+    return switches_.wgmma && has_gemm(properties_.major) && tokens > kMaxGraphTokens;
   }
   // The raw activation behind the jobs of a launch: BF16 [T][stride], job i reading columns from column[i]
   // on.

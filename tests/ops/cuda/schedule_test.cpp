@@ -58,6 +58,11 @@ TEST(Schedule, HeadsShareATileOnceTheQueriesFillTheCard) {
   EXPECT_EQ(attention_head_groups(8192, 16, 132), 1) << "one group of heads is all there is";
 }
 
+TEST(Schedule, ExpertsTakeWideTilesOnlyWhenTheyFillThem) {
+  EXPECT_FALSE(experts_fill_tiles(128 * 6, 256));
+  EXPECT_TRUE(experts_fill_tiles(2048 * 6, 256));
+}
+
 TEST(Schedule, TopkRowsGoToAClusterOnlyWhereItsMemoryHoldsThem) {
   EXPECT_EQ(topk_ctas(1), 1);
   EXPECT_EQ(topk_ctas(8192), 1);

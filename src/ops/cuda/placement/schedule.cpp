@@ -24,6 +24,8 @@ std::int32_t attention_splits(std::int64_t tokens, std::int32_t heads, std::int6
   return static_cast<std::int32_t>(std::min<std::int64_t>({tiles, room, kMaxAttentionSplits}));
 }
 
+bool experts_fill_tiles(std::int64_t pairs, std::int64_t experts) { return pairs >= 16 * experts; }
+
 std::int32_t attention_head_groups(std::int64_t tokens, std::int32_t heads, int multiprocessors) {
   return heads % (4 * kAttentionHeads) == 0 && tokens >= 2 * multiprocessors ? 4 : 1;
 }

@@ -13,8 +13,8 @@ inline constexpr int kExpertWarps = 4;
 // Token tiles of 8 that one CTA takes: 1, 2 or 4; eight would not fit a thread's registers.
 int token_tiles(std::int64_t tokens);
 
-// Steps of at least this many tokens are compute-bound and go to the kernels of gemm/.
-inline constexpr std::int64_t kGemmTokens = 96;
+// Whether the routed experts of a step have tokens enough for tiles of 128: 16 each on average.
+bool experts_fill_tiles(std::int64_t pairs, std::int64_t experts);
 
 inline constexpr int kAttentionKeys = 64;   // rows of a key tile
 inline constexpr int kAttentionHeads = 16;  // heads of a CTA
