@@ -94,8 +94,9 @@ Result<std::vector<std::string>> apply_config_file(CLI::App& app, const std::str
     table = toml::parse_file(path);
   } catch (const toml::parse_error& error) {
     const auto& at = error.source().begin;
-    return fail(at.line == 0 ? ErrorCode::kNotFound : ErrorCode::kInvalidData, "{}:{}:{}: {}", path, at.line,
-                at.column, error.description());
+    if (at.line == 0)
+      return fail(ErrorCode::kNotFound, "cannot read the configuration {}: is it there?", path);
+    return fail(ErrorCode::kInvalidData, "{}:{}:{}: {}", path, at.line, at.column, error.description());
   }
   FileReader reader(app, path);
   PIVOT_TRY_VOID(reader.read(table));

@@ -120,7 +120,9 @@ Service::Service(ServiceOptions options, Engine& engine, const Tokenizer& tokeni
                  GrammarCompiler* grammars, Metrics& metrics)
     : context_(std::make_shared<Context>(std::move(options), engine, tokenizer, grammars, metrics)) {}
 
-Service::~Service() = default;
+// Work that runs keeps the context alive; the last of it must not be the one that ends the threads it runs
+// on.
+Service::~Service() { context_->work.finish(); }
 
 void Service::install(http::ServerOptions& options) {
   options.check_head = [this](const http::Request& head, http::Response& refusal) {

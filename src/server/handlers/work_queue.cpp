@@ -8,13 +8,16 @@ WorkQueue::WorkQueue(int threads, std::size_t max_waiting) : max_waiting_(max_wa
   for (int i = 0; i < std::max(1, threads); ++i) threads_.emplace_back([this] { run(); });
 }
 
-WorkQueue::~WorkQueue() {
+WorkQueue::~WorkQueue() { finish(); }
+
+void WorkQueue::finish() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 bool WorkQueue::post(std::function<void()> work) {

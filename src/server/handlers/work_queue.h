@@ -15,12 +15,14 @@ namespace pivot::server {
 class WorkQueue {
  public:
   WorkQueue(int threads, std::size_t max_waiting);
-  ~WorkQueue();  // runs what waits, then ends
+  ~WorkQueue();  // finish()
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
   // False where too much waits already; the work is then not taken.
   bool post(std::function<void()> work);
+  // Takes nothing more, runs what waits, ends the threads. Idempotent; not from inside the work.
+  void finish();
 
  private:
   void run();
