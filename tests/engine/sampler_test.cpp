@@ -174,5 +174,56 @@ TEST(Sampler, ParametersAreChecked) {
   refused([](auto& p) { p.logit_bias = {{TokenId{1}, kNan}}; }, "logit_bias of token 1");
 }
 
+TEST(Sampler, PenaltiesTouchWhatCameAndNothingElse) {
+  const std::vector<float> logits = {3.0f, 2.9f, -1.0f, 2.5f};
+  TokenHistory history;
+  const std::vector<TokenId> prompt = {TokenId{1}};
+  history.add_prompt(prompt);
+  history.add(TokenId{0});
+  history.add(TokenId{0});
+  SampleContext context;
+  context.history = &history;
+  const auto best = [&](const SamplingParams& params) { return raw(sample(logits, params, context)->id); };
+  SamplingParams params = SamplingParams::greedy();
+  EXPECT_EQ(best(params), 0);
+  params.frequency_penalty =
+      0.3f;  // twice: 3.0 becomes 2.4, below the prompt's token, which it does not touch
+  EXPECT_EQ(best(params), 1);
+  params = SamplingParams::greedy();
+  params.presence_penalty = 0.05f;  // once, however often it came
+  EXPECT_EQ(best(params), 0);
+  params.repetition_penalty = 2.0f;  // prompt and answer: 1.5 and 1.45 are left
+  EXPECT_EQ(best(params), 3);
+  params.presence_penalty = 3.0f;
+  EXPECT_FALSE(validate(params, 4));
+  params = SamplingParams::greedy();
+  params.repetition_penalty = 0.0f;
+  EXPECT_FALSE(validate(params, 4));
+}
+
+TEST(Sampler, MaskAndForbiddenTokensAreNeverDrawn) {
+  const std::vector<float> logits(70, 0.0f);
+  SamplingParams params;
+  SampleContext context;
+  const std::uint32_t mask[3] = {0, 1u << 3, 1u << 1};  // 35 and 65
+  context.allowed = mask;
+  bool seen[2] = {};
+  for (std::uint64_t counter = 0; counter < 200; ++counter) {
+    context.counter = counter;
+    const std::int32_t id = raw(sample(logits, params, context)->id);
+    ASSERT_TRUE(id == 35 || id == 65) << id;
+    seen[id == 65] = true;
+  }
+  EXPECT_TRUE(seen[0] && seen[1]);
+  const std::vector<TokenId> forbidden = {TokenId{65}};
+  context.forbidden = forbidden;
+  EXPECT_EQ(raw(sample(logits, params, context)->id), 35);
+  const std::vector<TokenId> both = {TokenId{35}, TokenId{65}};
+  context.forbidden = both;
+  const Result<SampledToken> none = sample(logits, params, context);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace pivot::test
