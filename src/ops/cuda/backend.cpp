@@ -1,4 +1,6 @@
 // The operators of the CUDA back-end: launches, in the order of docs/specification section 2.
+#include "ops/cuda/backend.h"
+
 #include "ops/cuda/cuda_backend.h"
 
 #include <cmath>
