@@ -63,6 +63,7 @@ class CudaBackend final : public Backend {
   }
 
   Result<std::byte*> allocate(std::int64_t bytes, std::string_view purpose) override {
+    select_device();
     void* memory = nullptr;
     const cudaError_t status =
         cudaMalloc(&memory, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
@@ -76,14 +77,17 @@ class CudaBackend final : public Backend {
         purpose, bytes, free_bytes, total_bytes);
   }
   void release(std::byte* memory) override {
+    select_device();
     forget_rounding();
     require_cuda(cudaFree(memory), "releasing memory");
   }
   void fill(std::byte* memory, int value, std::int64_t bytes) override {
+    select_device();
     forget_rounding();
     require_cuda(cudaMemsetAsync(memory, value, static_cast<std::size_t>(bytes), stream_), "filling memory");
   }
   void upload(void* device, const void* host, std::int64_t bytes) override {
+    select_device();
     forget_rounding();
     host = staging_.stage(host, bytes, stream_);
     require_cuda(
@@ -91,6 +95,7 @@ class CudaBackend final : public Backend {
         "upload");
   }
   void download(void* host, const void* device, std::int64_t bytes) override {
+    select_device();
     require_cuda(
         cudaMemcpyAsync(host, device, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, stream_),
         "download");
@@ -98,6 +103,7 @@ class CudaBackend final : public Backend {
   }
   Result<> synchronize() override { return check_cuda(cudaStreamSynchronize(stream_), "running the step"); }
   Result<std::shared_ptr<const ModelWeights>> place(std::shared_ptr<const ModelWeights> weights) override {
+    select_device();
     for (const std::weak_ptr<PlacedModel>& weak : models_)
       if (const auto model = weak.lock(); model != nullptr && weights.get() == &model->weights())
         return weights;  // placed already
@@ -107,6 +113,7 @@ class CudaBackend final : public Backend {
 
   bool replays_steps() const override { return true; }
   void run_step(const StepKey& key, const std::function<void()>& record) override {
+    select_device();
     if (!switches_.graphs) return record();
     graphs_->run(key, scratch_.generation(), record);
   }
@@ -208,6 +215,9 @@ class CudaBackend final : public Backend {
     models_.push_back(model);
     return {model, &model->weights()};
   }
+  // The device is a property of the thread: a server's loop thread is not the one that made the back-end.
+  void select_device() const { require_cuda(cudaSetDevice(device_), "selecting the GPU"); }
+
   // The caller wrote memory that may be the activation whose rounding is kept, or hand its address out again.
   void forget_rounding() { rounded_of_ = nullptr; }
 
