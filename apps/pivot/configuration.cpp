@@ -124,6 +124,8 @@ std::vector<OptionValue> effective_options(const CLI::App& app, const std::vecto
       value.origin = "flag";
     }
     value.value = option->count() > 0 ? joined(option->results()) : option->get_default_str();
+    const bool takes_no_value = option->get_items_expected_max() == 0;
+    if (takes_no_value && value.value.empty()) value.value = "false";
     const bool secret = std::find(hidden.begin(), hidden.end(), value.name) != hidden.end();
     if (secret && option->count() > 0) value.value = "(hidden)";
     values.push_back(std::move(value));

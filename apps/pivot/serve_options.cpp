@@ -126,7 +126,8 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
       "--deterministic,--enable-deterministic-inference", options.deterministic,
       "Cut prompts at fixed positions, so that a request's steps do not depend on the machine's speed");
   app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", options.prefix_caching,
-               "Keep the state of prompts for later ones that begin the same (default: on)");
+               "Keep the state of prompts for later ones that begin the same (default: on)")
+      ->default_str("true");
   bytes(app.add_option("--prefix-cache-bytes", options.prefix_cache_bytes,
                        "Host memory for the fixed part of cached prefixes"))
       ->capture_default_str();
