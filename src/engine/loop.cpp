@@ -434,6 +434,7 @@ void Engine::Loop::publish() {
     pages[static_cast<int>(pool)] = allocator.used();
   }
   s.used_bytes = sum_components(pool_->layout(), s.slots.used, pages);
+  s.graph_replays = model_->backend().replayed_steps();
   if (index_ != nullptr) {
     s.prefix.entries = index_->entries();
     s.prefix.host_bytes = index_->host_bytes();

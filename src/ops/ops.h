@@ -185,6 +185,8 @@ class Backend {
   // `key` leaves out: the model then decides by its limits (max_context), never by live lengths (faults B12,
   // B13).
   virtual bool replays_steps() const { return false; }
+  // How many steps were repeated so far in place of a call of `record`.
+  virtual std::uint64_t replayed_steps() const { return 0; }
   virtual void run_step(const StepKey& key, const std::function<void()>& record) {
     (void)key;
     record();

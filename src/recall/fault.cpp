@@ -6,9 +6,9 @@
 
 #include "cache/cache_layout.h"
 #include "numeric/quantize.h"
+#include "ops/forwarding_backend.h"
 #include "ops/rope.h"
 #include "recall/device_rows.h"
-#include "recall/forwarding_backend.h"
 
 namespace pivot::recall {
 namespace {

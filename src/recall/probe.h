@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/threads.h"
+#include "ops/forwarding_backend.h"
 #include "recall/component.h"
-#include "recall/forwarding_backend.h"
 #include "recall/task.h"
 
 namespace pivot::recall {

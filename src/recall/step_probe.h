@@ -12,7 +12,7 @@
 #include <functional>
 #include <memory>
 
-#include "recall/forwarding_backend.h"
+#include "ops/forwarding_backend.h"
 
 namespace pivot::recall {
 

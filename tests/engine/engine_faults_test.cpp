@@ -221,5 +221,17 @@ TEST(EngineProperty, RandomUseLeavesNothingBehind) {
   expect_nothing_held(*engine);
 }
 
+TEST(EngineFaults, StatisticsTellTheReplaysOfTheBackend) {
+  EngineOptions options = tiny_options(1);
+  const auto backend = std::make_shared<FaultyBackend>(options.backend);
+  options.backend = backend;
+  auto engine = make_engine(std::move(options));
+  ASSERT_TRUE(run_request(*engine, request(prompt(20, 1), 3)).finished);
+  EXPECT_EQ(engine->stats().graph_replays, 0u);
+  backend->replayed = 7;
+  ASSERT_TRUE(run_request(*engine, request(prompt(20, 2), 3)).finished);
+  EXPECT_EQ(engine->stats().graph_replays, 7u);
+}
+
 }  // namespace
 }  // namespace pivot::test

@@ -112,6 +112,7 @@ class CudaBackend final : public Backend {
   }
 
   bool replays_steps() const override { return true; }
+  std::uint64_t replayed_steps() const override { return graphs_->replays(); }
   void run_step(const StepKey& key, const std::function<void()>& record) override {
     select_device();
     if (!switches_.graphs) return record();

@@ -40,6 +40,8 @@ void StepGraphs::run(const StepKey& key, std::int64_t generation, const std::fun
     require_cuda(cudaStreamEndCapture(stream_, &graph), "capturing a step");
     require_cuda(cudaGraphInstantiate(&entry->graph, graph, 0), "instantiating the graph of a step");
     require_cuda(cudaGraphDestroy(graph), "releasing a captured step");
+  } else {
+    ++replays_;
   }
   require_cuda(cudaGraphLaunch(entry->graph, stream_), "launching the graph of a step");
 }

@@ -28,6 +28,9 @@ class StepGraphs {
   // dropped.
   void run(const StepKey& key, std::int64_t generation, const std::function<void()>& record);
 
+  // Steps that were one launch of an existing graph.
+  std::uint64_t replays() const { return replays_; }
+
  private:
   struct Entry {
     StepKey key;
@@ -37,6 +40,7 @@ class StepGraphs {
   void drop(Entry& entry);
 
   cudaStream_t stream_;
+  std::uint64_t replays_ = 0;
   std::list<Entry> entries_;  // most recently used first
 };
 

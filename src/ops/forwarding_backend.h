@@ -1,4 +1,6 @@
 // A Backend that hands every call to another one: the base of what watches or disturbs a back-end.
+//
+// Steps are not replayed through it: who watches operators must see each of their calls.
 #pragma once
 
 #include <memory>
@@ -6,7 +8,7 @@
 
 #include "ops/ops.h"
 
-namespace pivot::recall {
+namespace pivot {
 
 class ForwardingBackend : public Backend {
  public:
@@ -80,4 +82,4 @@ class ForwardingBackend : public Backend {
   std::shared_ptr<Backend> inner_;
 };
 
-}  // namespace pivot::recall
+}  // namespace pivot
