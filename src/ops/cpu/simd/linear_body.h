@@ -186,6 +186,24 @@ static void decode_tile(const Matrix& w, std::int64_t row_begin, std::int64_t ro
   }
 }
 
+// acc += W x over vectors [begin, end) of a tile's columns: the innermost loop of both products below.
+template <int kRows, int kTokens>
+[[gnu::always_inline]] static inline void accumulate(const float* weights, const float* const* x,
+                                                     std::int64_t begin, std::int64_t end,
+                                                     Vec (&acc)[kRows][kTokens]) {
+  for (std::int64_t v = begin; v < end; ++v) {
+    Vec input[kTokens];
+#pragma GCC unroll 4
+    for (int t = 0; t < kTokens; ++t) input[t] = load(x[t] + 8 * v);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const Vec weight = load(weights + r * kTileCols + 8 * v);
+#pragma GCC unroll 4
+      for (int t = 0; t < kTokens; ++t) acc[r][t] = fma(weight, input[t], acc[r][t]);
+    }
+  }
+}
+
 // totals += W x for kRows rows and kTokens tokens over one tile of columns.
 template <int kVecsPerScale, int kRows, int kTokens>
 static void multiply(const float* weights, const float* scales, const float* const* x, std::int64_t col,
@@ -201,17 +219,7 @@ static void multiply(const float* weights, const float* scales, const float* con
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
       for (int t = 0; t < kTokens; ++t) acc[r][t] = kVecsPerScale == 0 ? load(total(r, t)) : zero();
-    for (std::int64_t v = begin; v < end; ++v) {
-      Vec input[kTokens];
-#pragma GCC unroll 4
-      for (int t = 0; t < kTokens; ++t) input[t] = load(inputs[t] + 8 * v);
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const Vec weight = load(weights + r * kTileCols + 8 * v);
-#pragma GCC unroll 4
-        for (int t = 0; t < kTokens; ++t) acc[r][t] = fma(weight, input[t], acc[r][t]);
-      }
-    }
+    accumulate(weights, inputs, begin, end, acc);
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
@@ -254,17 +262,7 @@ static void multiply_whole(const Tile& tile, std::int64_t first, const float* co
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
       for (int t = 0; t < kTokens; ++t) acc[r][t] = zero();
-    for (std::int64_t v = begin; v < end; ++v) {
-      Vec input[kTokens];
-#pragma GCC unroll 4
-      for (int t = 0; t < kTokens; ++t) input[t] = load(x[t] + 8 * v);
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const Vec weight = load(weights + r * kTileCols + 8 * v);
-#pragma GCC unroll 4
-        for (int t = 0; t < kTokens; ++t) acc[r][t] = fma(weight, input[t], acc[r][t]);
-      }
-    }
+    accumulate(weights, x, begin, end, acc);
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
