@@ -8,10 +8,10 @@
 #include "base/installation.h"
 #include "bench_ladder.h"
 #include "bench_model.h"
+#include "checkpoint/flash_config.h"
 #include "checkpoint/load.h"
 #include "command.h"
 #include "engine/devices.h"
-#include "flash_config.h"
 #include "inputs.h"
 #include "pivot_version.h"
 

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "cache/flash_config.h"
+#include "checkpoint/flash_config.h"
 
 namespace pivot::test {
 namespace {

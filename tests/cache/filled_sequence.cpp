@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "cache/flash_config.h"
+#include "checkpoint/flash_config.h"
 #include "ops/cpu/reference/backend.h"
 
 namespace pivot::test {

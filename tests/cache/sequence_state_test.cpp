@@ -8,8 +8,8 @@
 #include <map>
 #include <random>
 
-#include "cache/flash_config.h"
 #include "cache/snapshot.h"
+#include "checkpoint/flash_config.h"
 #include "ops/cpu/reference/backend.h"
 
 namespace pivot::test {

@@ -3,9 +3,11 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "base/file.h"
 #include "checkpoint/family.h"
+#include "checkpoint/flash_config.h"
 #include "checkpoint/json_text.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/quantization.h"
@@ -339,6 +341,30 @@ TEST(RealConfigs, EveryOtherConfigIsRefusedInOneSentence) {
     expect_mentions(config.error().message, {name});
     EXPECT_EQ(config.error().message.find('\n'), std::string::npos);
   }
+}
+
+TEST(FlashConfig, IsThePublishedOne) {
+  PIVOT_NEED_DATA(configs, "real/configs");
+  const auto path = configs / "DeepSeek-V4-Flash" / "config.json";
+  const auto published = parse_model_config(*read_file(path), path.string());
+  ASSERT_TRUE(published) << published.error().to_string();
+  const auto shapes = [](const ModelConfig& c) {
+    return std::make_tuple(c.vocab_size, c.hidden_size, c.num_hidden_layers, c.compress_ratios,
+                           c.num_attention_heads, c.head_dim, c.qk_rope_head_dim, c.q_lora_rank, c.o_groups,
+                           c.o_lora_rank, c.sliding_window, c.max_position_embeddings, c.index_n_heads,
+                           c.index_head_dim, c.index_topk, c.n_routed_experts, c.num_experts_per_tok,
+                           c.n_shared_experts, c.moe_intermediate_size, c.num_hash_layers, c.hc_mult);
+  };
+  const auto values = [](const ModelConfig& c) {
+    return std::make_tuple(c.rope_main.theta, c.rope_main.factor, c.rope_compress.theta,
+                           c.rope_compress.factor, c.rope_compress.original_max_position_embeddings,
+                           c.rope_compress.beta_fast, c.rope_compress.beta_slow, c.norm_topk_prob,
+                           c.routed_scaling_factor, c.swiglu_limit, c.hc_sinkhorn_iters, c.hc_eps,
+                           c.rms_norm_eps, c.bos_token_id, c.eos_token_id, c.expert_dtype);
+  };
+  EXPECT_EQ(shapes(flash_config()), shapes(*published));
+  EXPECT_EQ(values(flash_config()), values(*published));
+  EXPECT_EQ(flash_config(5).compress_ratios, (std::vector<int>{0, 0, 4, 128, 4}));
 }
 
 }  // namespace

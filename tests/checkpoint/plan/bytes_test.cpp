@@ -10,8 +10,8 @@
 namespace pivot {
 namespace {
 
-using test::flash_config;
 using test::flash_facts;
+using test::flash_with_draft;
 using test::native_formats;
 
 std::int64_t total(const std::vector<StoredDeclaration>& tensors) {
@@ -21,7 +21,7 @@ std::int64_t total(const std::vector<StoredDeclaration>& tensors) {
 }
 
 TEST(WeightBytes, BackboneIsTheSpecificationsToTheByte) {
-  const auto tensors = stored_tensors(flash_config(), native_formats(HeadKind::kNone, 0));
+  const auto tensors = stored_tensors(flash_with_draft(), native_formats(HeadKind::kNone, 0));
   EXPECT_EQ(tensors.size(), 67612u);
   const ModelBytes bytes = model_bytes(tensors);
   EXPECT_EQ(bytes.of(Module::kRoutedExpert), 147'169'738'752);
@@ -31,13 +31,13 @@ TEST(WeightBytes, BackboneIsTheSpecificationsToTheByte) {
 }
 
 TEST(WeightBytes, PreviewEqualsThePublishedDataSize) {
-  const auto tensors = stored_tensors(flash_config(), native_formats(HeadKind::kMtp, 1));
+  const auto tensors = stored_tensors(flash_with_draft(), native_formats(HeadKind::kMtp, 1));
   EXPECT_EQ(tensors.size(), 69187u);
   EXPECT_EQ(total(tensors), 159'609'485'896);
 }
 
 TEST(WeightBytes, ReleaseWithDsparkEqualsThePublishedDataSize) {
-  const auto tensors = stored_tensors(flash_config(3), native_formats(HeadKind::kDspark, 3));
+  const auto tensors = stored_tensors(flash_with_draft(3), native_formats(HeadKind::kDspark, 3));
   EXPECT_EQ(tensors.size(), 72317u);
   EXPECT_EQ(total(tensors), 166'878'536'440);
 }
@@ -45,12 +45,12 @@ TEST(WeightBytes, ReleaseWithDsparkEqualsThePublishedDataSize) {
 TEST(WeightBytes, Nvfp4CountsAndSizes) {
   CheckpointFormats formats = native_formats(HeadKind::kMtp, 1);
   formats.experts = ExpertFormat::kNvfp4ModelOpt;
-  const auto preview = stored_tensors(flash_config(), formats);
+  const auto preview = stored_tensors(flash_with_draft(), formats);
   EXPECT_EQ(preview.size(), 135235u);
   EXPECT_EQ(total(preview), 168'266'793'544);
   formats.head = HeadKind::kDspark;
   formats.draft_stages = 3;
-  const auto release = stored_tensors(flash_config(3), formats);
+  const auto release = stored_tensors(flash_with_draft(3), formats);
   EXPECT_EQ(release.size(), 138365u);
   EXPECT_NEAR(static_cast<double>(total(release)) / (1 << 30), 163.5, 0.05);
 }
@@ -108,7 +108,7 @@ TEST(WeightBytes, PublishedHeadersByModule) {
     EXPECT_EQ(bytes.other, 0);
     // And the schema of the same formats computes what the headers say, block by block.
     const ModelBytes computed =
-        model_bytes(stored_tensors(flash_config(), native_formats(HeadKind::kNone, 0)));
+        model_bytes(stored_tensors(flash_with_draft(), native_formats(HeadKind::kNone, 0)));
     for (std::size_t layer = 0; layer < 43; ++layer)
       for (int m = 0; m < kNumModules; ++m) {
         const auto module = static_cast<Module>(m);
@@ -130,21 +130,21 @@ TEST(CacheBytes, PerTokenTableOfTheSpecification) {
                                CacheCase{KvFormat::kPacked, IndexFormat::kBf16, 4501.25},
                                CacheCase{KvFormat::kPacked, IndexFormat::kFp8, 3850.25},
                                CacheCase{KvFormat::kPacked, IndexFormat::kFp4, 3514.25}}) {
-    EXPECT_EQ(cache_bytes(flash_config(), {one.kv, one.index}, 1).per_token(), one.bytes_per_token);
+    EXPECT_EQ(cache_bytes(flash_with_draft(), {one.kv, one.index}, 1).per_token(), one.bytes_per_token);
   }
 }
 
 TEST(CacheBytes, FixedPerSequence) {
-  const CacheBytes bytes = cache_bytes(flash_config(), {}, 3);
+  const CacheBytes bytes = cache_bytes(flash_with_draft(), {}, 3);
   EXPECT_EQ(bytes.rings, 43 * 128 * 584);
   EXPECT_EQ(bytes.draft_rings, 3 * 128 * 584);
   EXPECT_EQ(bytes.compressor_state, 21 * (65'536 + 16'384) + 20 * 524'288);
-  EXPECT_EQ(cache_bytes(flash_config(), {KvFormat::kBf16, IndexFormat::kBf16}, 0).rings, 43 * 128 * 1024);
+  EXPECT_EQ(cache_bytes(flash_with_draft(), {KvFormat::kBf16, IndexFormat::kBf16}, 0).rings, 43 * 128 * 1024);
 }
 
 TEST(CacheBytes, ReadsPerDecodedToken) {
   const auto reads = [](double context, IndexFormat index = IndexFormat::kFp8) {
-    return cache_reads(flash_config(), {KvFormat::kPacked, index}, context);
+    return cache_reads(flash_with_draft(), {KvFormat::kPacked, index}, context);
   };
   // Megabytes at 1K, 4K ... 1M tokens: performance notes 1.3.
   const double contexts[] = {1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 17, 1 << 19, 1 << 20};
@@ -159,24 +159,24 @@ TEST(CacheBytes, ReadsPerDecodedToken) {
 }
 
 TEST(Flops, PerTokenAndPerPrompt) {
-  const Flops token = gemm_flops(flash_config());
+  const Flops token = gemm_flops(flash_with_draft());
   EXPECT_NEAR(token.dense / 1e9, 11.71, 0.01);
   EXPECT_NEAR(token.routed / 1e9, 12.99, 0.01);
   EXPECT_NEAR(token.small / 1e9, 0.78, 0.01);
-  const Flops at_4k = decode_flops(flash_config(), 4096);
+  const Flops at_4k = decode_flops(flash_with_draft(), 4096);
   EXPECT_NEAR((at_4k.attention + at_4k.index) / 1e9, 2.6, 0.05);
   EXPECT_NEAR(at_4k.index / 1e9, 0.35, 0.01);
 
-  const Flops prompt = prefill_flops(flash_config(), 8192);  // performance notes 1.5, row 8K
+  const Flops prompt = prefill_flops(flash_with_draft(), 8192);  // performance notes 1.5, row 8K
   EXPECT_NEAR(prompt.dense / 1e12, 96.0, 0.1);
   EXPECT_NEAR(prompt.routed / 1e12, 106.4, 0.1);
   EXPECT_NEAR(prompt.attention / 1e12, 16.0 + 0.7, 0.1);
   EXPECT_NEAR(prompt.index / 1e12, 2.9, 0.05);
-  EXPECT_NEAR(prefill_flops(flash_config(), 1 << 20).total() / 1e15, 87.5, 0.2);
+  EXPECT_NEAR(prefill_flops(flash_with_draft(), 1 << 20).total() / 1e15, 87.5, 0.2);
 }
 
 TEST(Flops, PromptSumEqualsTheSumOverPositions) {
-  ModelConfig config = flash_config();
+  ModelConfig config = flash_with_draft();
   config.index_topk = 5;
   for (const std::int64_t tokens : {1, 2, 3, 4, 5, 19, 20, 21, 127, 128, 129, 300}) {
     double attention = 0;

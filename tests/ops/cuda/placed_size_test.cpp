@@ -3,52 +3,30 @@
 
 #include <gtest/gtest.h>
 
+#include "checkpoint/flash_config.h"
 #include "ops/cuda/placement/shape.h"
 
 namespace pivot::cuda {
 namespace {
 
-ModelConfig flash(std::int64_t layers) {
-  ModelConfig c;
-  c.vocab_size = 129280;
-  c.hidden_size = 4096;
-  c.num_hidden_layers = layers;
-  for (std::int64_t l = 0; l < layers; ++l) c.compress_ratios.push_back(l < 2 ? 0 : l % 2 == 0 ? 4 : 128);
-  c.num_attention_heads = 64;
-  c.head_dim = 512;
-  c.qk_rope_head_dim = 64;
-  c.q_lora_rank = 1024;
-  c.o_groups = 8;
-  c.o_lora_rank = 1024;
-  c.index_n_heads = 64;
-  c.index_head_dim = 128;
-  c.n_routed_experts = 256;
-  c.num_experts_per_tok = 6;
-  c.n_shared_experts = 1;
-  c.moe_intermediate_size = 2048;
-  c.num_hash_layers = 3;
-  c.hc_mult = 4;
-  return c;
-}
-
 // The backbone of the published checkpoint is 156.02 GB; tiles spend 4 bytes a 16 x 128 tile on FP8 scales
 // instead of one a 128 x 128 block, and every part ends at a multiple of 256 bytes.
 TEST(PlacedSize, FlashIsTheCheckpointAndALittlePadding) {
-  const std::int64_t bytes = placed_bytes(shape_weights(flash(43)));
+  const std::int64_t bytes = placed_bytes(shape_weights(flash_config(43)));
   EXPECT_GT(bytes, 156'016'000'000);
   EXPECT_LT(bytes, 156'100'000'000);
 }
 
 TEST(PlacedSize, AliasedExpertsTakeNoMemory) {
-  const ModelWeights shapes = shape_weights(flash(4));
+  const ModelWeights shapes = shape_weights(flash_config(4));
   const std::int64_t expert = 3 * 2048 * 4096 / 2 + 3 * 2048 * 4096 / 32;  // 13.37 MB, a multiple of 256 each
   EXPECT_EQ(placed_bytes(shapes) - placed_bytes(shapes, 232), 4 * 24 * expert);
   EXPECT_EQ(placed_bytes(shapes, 256), placed_bytes(shapes));
 }
 
 TEST(PlacedSize, ShapesArePlaceable) {
-  EXPECT_TRUE(check_placeable(shape_weights(flash(4))));
-  ModelWeights odd = shape_weights(flash(4));
+  EXPECT_TRUE(check_placeable(shape_weights(flash_config(4))));
+  ModelWeights odd = shape_weights(flash_config(4));
   odd.layers[2].ffn.experts[7].w2.format = MatrixFormat::kFP8;
   const Result<> mixed = check_placeable(odd);
   ASSERT_FALSE(mixed);

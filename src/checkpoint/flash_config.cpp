@@ -1,6 +1,6 @@
-#include "flash_config.h"
+#include "checkpoint/flash_config.h"
 
-namespace pivot::cli {
+namespace pivot {
 
 ModelConfig flash_config(std::int64_t layers) {
   ModelConfig c;
@@ -38,4 +38,4 @@ ModelConfig flash_config(std::int64_t layers) {
   return c;
 }
 
-}  // namespace pivot::cli
+}  // namespace pivot
