@@ -104,9 +104,14 @@ ModelFamily model_family(const nlohmann::json& config) {
   }
   const std::int64_t width = integer_at(config, "hidden_size");
   const std::int64_t layers = integer_at(config, "num_hidden_layers");
-  if (width == 4096 && layers == 43) return {"DeepSeek-V4-Flash", ""};
-  if (width == 7168 && layers == 61) return {"DeepSeek-V4-Pro", ""};
-  return {"DeepSeek-V4", ""};
+  const std::string size = published_size(width, layers);
+  return {size.empty() ? "DeepSeek-V4" : size, ""};
+}
+
+const char* published_size(std::int64_t hidden_size, std::int64_t layers) {
+  if (hidden_size == 4096 && layers == 43) return "DeepSeek-V4-Flash";
+  if (hidden_size == 7168 && layers == 61) return "DeepSeek-V4-Pro";
+  return "";
 }
 
 }  // namespace pivot

@@ -192,6 +192,25 @@ void audit(std::string_view config_json, std::string_view hf_quant_json, const T
           : fmt::format(", {} of them copies under mtp.* that are not read", layout->skipped.size())));
 }
 
+// Where no config is: the two published sizes, told from names, layers and the embedding's width. Any other
+// size may be another architecture's (V4.1 spells its layers alike), so it stays unknown.
+ModelFamily family_by_headers(const TensorTable& table) {
+  ModelFamily family{
+      "unknown",
+      "there is no config.json, without which nothing can run these weights; fetch it, or name one "
+      "with --config"};
+  if (!find_name_style(table)) return family;
+  std::int64_t layers = 0;
+  for (const TensorInfo& tensor : table.tensors()) layers = std::max(layers, layer_of(tensor.name) + 1);
+  std::int64_t width = 0;
+  for (const char* name : {"embed.weight", "model.embed_tokens.weight"}) {
+    const TensorInfo* embed = table.find(name);
+    if (embed != nullptr && embed->shape.size() == 2) width = embed->shape[1];
+  }
+  if (const char* size = published_size(width, layers); *size != '\0') family.name = size;
+  return family;
+}
+
 }  // namespace
 
 const char* to_string(ExpertFormat format) {
@@ -246,16 +265,24 @@ Identification identify(std::string_view config_json, const TensorTable& table,
   out.tensors = table.size();
   out.data_bytes = table.data_bytes();
   const auto config = parse_json_object(config_json, "config.json");
-  const ModelFamily family =
-      config ? model_family(*config) : ModelFamily{"unknown", config.error().to_string()};
+  const ModelFamily family = config_json.empty() ? family_by_headers(table)
+                             : config            ? model_family(*config)
+                                                 : ModelFamily{"unknown", config.error().to_string()};
   out.family = family.name;
   out.family_experts = family.name == "DeepSeek-V4-Flash" ? 256 : family.name == "DeepSeek-V4-Pro" ? 384 : 0;
   out.evidence.push_back(
-      family.supported() ? fmt::format("the config describes {} (model_type \"deepseek_v4\")", family.name)
-                         : fmt::format("the config describes {}", family.name));
+      config_json.empty()
+          ? fmt::format("no config: {} by the number of layers and the embedding's width", family.name)
+      : family.supported() ? fmt::format("the config describes {} (model_type \"deepseek_v4\")", family.name)
+                           : fmt::format("the config describes {}", family.name));
   describe_tensors(table, out);
   if (!family.supported()) {
     out.refusal = family.refusal;
+    if (out.family_experts > 0) {  // everything but the config is there
+      out.variant = variant_of(out);
+      out.confidence = Confidence::kMedium;
+      return out;
+    }
     // What it is not is certain; what its tensors are was not asked.
     out.confidence = config ? Confidence::kHigh : Confidence::kLow;
     return out;

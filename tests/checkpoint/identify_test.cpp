@@ -140,6 +140,18 @@ TEST(Identify, ForeignAndUnreadableConfigs) {
 }
 
 // A config may describe more experts than memory could list names for; that must fail before they are listed.
+TEST(Identify, WithoutAConfigOtherSizesStayUnknown) {
+  const fs::path folder = test::scratch_dir() / "model";
+  write_tiny_checkpoint(folder, small_options());
+  const auto checkpoint = Checkpoint::open(folder.string());
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  const Identification id = identify("", checkpoint->table());
+  EXPECT_EQ(id.family, "unknown");
+  EXPECT_FALSE(id.supported);
+  EXPECT_EQ(id.confidence, Confidence::kLow);
+  EXPECT_NE(id.refusal.find("there is no config.json"), std::string::npos) << id.refusal;
+}
+
 TEST(Identify, AbsurdSizesAreRefusedCheaply) {
   const fs::path folder = test::scratch_dir() / "model";
   write_tiny_checkpoint(folder, small_options());

@@ -69,6 +69,23 @@ TEST(Verdict, EveryRealHeaderSet) {
   }
 }
 
+TEST(Verdict, EveryRealHeaderSetWithoutItsConfig) {
+  PIVOT_NEED_DATA(real, "real/headers");
+  for (const HeaderCase& one : kHeaderCases) {
+    SCOPED_TRACE(one.headers);
+    const auto subject = Subject::open((real / one.headers).string());
+    ASSERT_TRUE(subject) << subject.error().to_string();
+    const Inspection inspection = inspect(*subject, {});
+    const Identification& id = inspection.identification;
+    EXPECT_EQ(id.family, one.family);
+    EXPECT_EQ(id.variant, one.variant);
+    EXPECT_EQ(id.confidence, Confidence::kMedium);
+    EXPECT_FALSE(id.supported);
+    EXPECT_NE(id.refusal.find("there is no config.json"), std::string::npos) << id.refusal;
+    EXPECT_EQ(inspection.verdict.find(one.family + " " + one.variant), 0u) << inspection.verdict;
+  }
+}
+
 TEST(Verdict, HeaderFingerprintsTellTheSetsApart) {
   PIVOT_NEED_DATA(real, "real/headers");
   std::set<std::string> seen;
