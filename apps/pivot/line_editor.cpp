@@ -93,6 +93,9 @@ LineEditor::Outcome LineEditor::read(const std::string& prompt, std::string& lin
   }
   editor_->prompt = prompt;
   el_resize(editor_->edit);
+  // libedit shows the prompt first and leaves the line mode of the terminal after that: a Ctrl-D that comes in
+  // between (a script answers at once) would be stored as the end of a line that nobody reads any more.
+  el_set(editor_->edit, EL_PREP_TERM, 1);
   int count = 0;
   const char* text = el_gets(editor_->edit, &count);
   if (InterruptScope::interrupted()) {

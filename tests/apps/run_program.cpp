@@ -33,6 +33,7 @@ namespace {
 }
 
 constexpr int kOutOfReach = 126;
+constexpr std::chrono::seconds kPatience{120};
 
 // Root becomes "nobody"; false where nobody cannot start the program.
 bool give_up_rights() {
@@ -122,7 +123,7 @@ void TerminalProgram::type(const std::string& keys) {
 }
 
 bool TerminalProgram::wait_for(const std::string& text) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+  const auto end = std::chrono::steady_clock::now() + kPatience;
   for (;;) {
     const std::size_t at = screen_.find(text, seen_);
     if (at != std::string::npos) {
@@ -140,8 +141,19 @@ bool TerminalProgram::wait_for(const std::string& text) {
 }
 
 int TerminalProgram::exit_code() {
-  char buffer[4096];
-  for (ssize_t count = 0; (count = ::read(terminal_, buffer, sizeof buffer)) > 0;) {
+  // A program that does not end fails its test here, with its screen, and not by the time limit of all tests.
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  for (;;) {
+    if (std::chrono::steady_clock::now() > end) {
+      ADD_FAILURE() << "the program has not ended";
+      ::kill(process_, SIGKILL);
+      break;
+    }
+    pollfd wait{terminal_, POLLIN, 0};
+    if (::poll(&wait, 1, 500) <= 0) continue;
+    char buffer[4096];
+    const ssize_t count = ::read(terminal_, buffer, sizeof buffer);
+    if (count <= 0) break;
     screen_.append(buffer, static_cast<std::size_t>(count));
   }
   int status = 0;
