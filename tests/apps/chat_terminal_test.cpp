@@ -18,6 +18,7 @@ TEST(ChatTerminal, TalksStopsAndSaves) {
   TerminalProgram chat({"chat", "embedded", "--greedy"});
   ASSERT_TRUE(chat.wait_for("/help lists the commands")) << chat.screen();
   ASSERT_TRUE(chat.wait_for(kPrompt)) << chat.screen();
+  EXPECT_TRUE(chat.takes_keys()) << "a Ctrl-D typed as soon as the prompt shows would be lost";
   chat.type("What is the secret côde?\r");
   ASSERT_TRUE(chat.wait_for("tokens/s")) << chat.screen();
   ASSERT_TRUE(chat.wait_for("context ")) << chat.screen();

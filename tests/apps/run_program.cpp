@@ -7,6 +7,7 @@
 #include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -120,6 +121,11 @@ TerminalProgram::~TerminalProgram() {
 
 void TerminalProgram::type(const std::string& keys) {
   ASSERT_EQ(::write(terminal_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+}
+
+bool TerminalProgram::takes_keys() const {
+  termios mode{};
+  return ::tcgetattr(terminal_, &mode) == 0 && (mode.c_lflag & ICANON) == 0;
 }
 
 bool TerminalProgram::wait_for(const std::string& text) {

@@ -55,6 +55,8 @@ class TerminalProgram {
   // Reads until `text` has appeared behind what earlier calls waited for; false when the program ended or 120
   // s passed.
   bool wait_for(const std::string& text);
+  // Whether each key reaches the program at once, not a line at a time.
+  bool takes_keys() const;
   // Everything that has appeared so far.
   const std::string& screen() const { return screen_; }
   // Waits for the end of the program.
