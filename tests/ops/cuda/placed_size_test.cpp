@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/flash_config.h"
-#include "ops/cuda/placement/shape.h"
+#include "checkpoint/weight_shapes.h"
 
 namespace pivot::cuda {
 namespace {

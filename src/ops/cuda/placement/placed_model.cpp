@@ -3,9 +3,9 @@
 #include <cuda_runtime.h>
 
 #include "base/check.h"
+#include "checkpoint/weight_shapes.h"
 #include "ops/cuda/placement/placed_size.h"
 #include "ops/cuda/placement/random_fill.h"
-#include "ops/cuda/placement/shape.h"
 #include "ops/cuda/placement/tiles.h"
 #include "ops/cuda/runtime/status.h"
 #include "ops/rope.h"

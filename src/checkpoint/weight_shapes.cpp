@@ -1,6 +1,6 @@
-#include "ops/cuda/placement/shape.h"
+#include "checkpoint/weight_shapes.h"
 
-namespace pivot::cuda {
+namespace pivot {
 namespace {
 
 FloatSpan floats(std::int64_t count) {
@@ -10,7 +10,9 @@ FloatSpan floats(std::int64_t count) {
 Matrix matrix(MatrixFormat format, std::int64_t rows, std::int64_t cols) {
   Matrix m;
   m.format = format;
-  m.scale_format = format == MatrixFormat::kBF16 ? ScaleFormat::kNone : ScaleFormat::kE8M0;
+  m.scale_format = format == MatrixFormat::kBF16    ? ScaleFormat::kNone
+                   : format == MatrixFormat::kNVFP4 ? ScaleFormat::kE4M3
+                                                    : ScaleFormat::kE8M0;
   m.rows = rows;
   m.cols = cols;
   return m;
@@ -58,7 +60,7 @@ HyperConnectionWeights hyper_connection(const ModelConfig& c) {
 
 }  // namespace
 
-ModelWeights shape_weights(const ModelConfig& c) {
+ModelWeights shape_weights(const ModelConfig& c, MatrixFormat experts) {
   ModelWeights w;
   w.config = c;
   w.embed = bf16(c.vocab_size, c.hidden_size);
@@ -78,12 +80,11 @@ ModelWeights shape_weights(const ModelConfig& c) {
                            static_cast<std::size_t>(c.vocab_size * c.num_experts_per_tok)};
     else
       layer.ffn.bias = floats(c.n_routed_experts);
-    for (std::int64_t e = 0; e < c.n_routed_experts; ++e)
-      layer.ffn.experts.push_back(expert(c, MatrixFormat::kFP4));
+    for (std::int64_t e = 0; e < c.n_routed_experts; ++e) layer.ffn.experts.push_back(expert(c, experts));
     layer.ffn.shared = expert(c, MatrixFormat::kFP8);
     w.layers.push_back(std::move(layer));
   }
   return w;
 }
 
-}  // namespace pivot::cuda
+}  // namespace pivot
