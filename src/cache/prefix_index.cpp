@@ -152,6 +152,12 @@ bool PrefixIndex::evict_one() {
   return true;
 }
 
+std::vector<std::shared_ptr<const StateImage>> PrefixIndex::images() const {
+  std::vector<std::shared_ptr<const StateImage>> images;
+  for (const Entry* entry : order_) images.push_back(entry->image);
+  return images;
+}
+
 void PrefixIndex::clear() {
   while (!order_.empty()) remove(order_.back());
 }

@@ -48,6 +48,8 @@ class PrefixIndex {
   bool evict_one();
   void clear();
 
+  // Every state that is kept, most recently used first.
+  std::vector<std::shared_ptr<const StateImage>> images() const;
   std::int64_t entries() const { return static_cast<std::int64_t>(order_.size()); }
   std::int64_t host_bytes() const { return host_bytes_; }
   std::uint64_t insertions() const { return insertions_; }

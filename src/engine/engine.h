@@ -197,6 +197,7 @@ class Engine {
   std::uint64_t heartbeat() const;
 
  private:
+  friend class EngineProbe;  // the engine's tests turn a loop by hand
   class Loop;
   explicit Engine(std::unique_ptr<Loop> loop);
   std::unique_ptr<Loop> loop_;

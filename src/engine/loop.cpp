@@ -137,7 +137,7 @@ Result<> check_options(const EngineOptions& o) {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine::Loop>> Engine::Loop::create(EngineOptions options) {
+Result<std::unique_ptr<Engine::Loop>> Engine::Loop::create(EngineOptions options, bool has_thread) {
   PIVOT_CHECK(options.weights != nullptr && options.backend != nullptr);
   PIVOT_TRY_VOID(check_options(options));
   std::unique_ptr<Loop> loop(new Loop(std::move(options)));
@@ -193,7 +193,7 @@ Result<std::unique_ptr<Engine::Loop>> Engine::Loop::create(EngineOptions options
   capacity.component_bytes = sum_components(layout, o.max_sequences, pages);
 
   loop->publish();
-  loop->thread_ = std::thread([raw_loop = loop.get()] { raw_loop->run(); });
+  if (has_thread) loop->thread_ = std::thread([raw_loop = loop.get()] { raw_loop->run(); });
   return loop;
 }
 
@@ -367,23 +367,31 @@ EngineStats Engine::Loop::stats() const {
 
 void Engine::Loop::run() {
   pthread_setname_np(pthread_self(), "pivot-engine");
-  while (true) {
-    std::vector<Command> commands;
-    bool stopping = false;
-    {
-      std::unique_lock lock(inbox_mutex_);
-      if (running_.empty() && queue_.empty())
-        inbox_filled_.wait_for(lock, kHeartbeat, [this] { return stopping_ || !inbox_.empty(); });
-      commands.swap(inbox_);
-      stopping = stopping_;
-    }
-    heartbeat_.fetch_add(1, std::memory_order_relaxed);
-    for (Command& command : commands) apply(std::move(command));
-    if (stopping) break;
-    step();
-    ended_.clear();
-    publish();
+  while (turn(/*may_wait=*/true)) {
   }
+  end_all();
+}
+
+bool Engine::Loop::turn(bool may_wait) {
+  std::vector<Command> commands;
+  bool stopping = false;
+  {
+    std::unique_lock lock(inbox_mutex_);
+    if (may_wait && running_.empty() && queue_.empty())
+      inbox_filled_.wait_for(lock, kHeartbeat, [this] { return stopping_ || !inbox_.empty(); });
+    commands.swap(inbox_);
+    stopping = stopping_;
+  }
+  heartbeat_.fetch_add(1, std::memory_order_relaxed);
+  for (Command& command : commands) apply(std::move(command));
+  if (stopping) return false;
+  step();
+  ended_.clear();
+  publish();
+  return true;
+}
+
+void Engine::Loop::end_all() {
   std::vector<Request*> left;
   for (const auto& [id, request] : requests_) left.push_back(request.get());
   for (Request* request : left) cancel_request(*request);

@@ -29,7 +29,8 @@ namespace pivot {
 
 class Engine::Loop {
  public:
-  static Result<std::unique_ptr<Loop>> create(EngineOptions options);
+  // `has_thread`: false where the caller turns the loop by hand, as tests do.
+  static Result<std::unique_ptr<Loop>> create(EngineOptions options, bool has_thread = true);
   ~Loop();
 
   // Any thread.
@@ -47,6 +48,7 @@ class Engine::Loop {
   const ModelConfig& config() const { return model_->config(); }
 
  private:
+  friend class EngineProbe;  // tests/engine: turns a loop without a thread, and counts what it holds
   struct Command {
     enum class Kind : std::uint8_t { kSubmit, kCancel, kFinish, kClearCache };
     Kind kind = Kind::kSubmit;
@@ -74,6 +76,8 @@ class Engine::Loop {
   // loop.cpp
   Result<> check_request(const EngineRequest& request) const;
   void run();
+  bool turn(bool may_wait);  // takes what has come in and runs one step; false when it is to end
+  void end_all();            // cancels what is left, and waits for the disk tier
   void apply(Command command);
   void publish();
   void send(Command command);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "ops/forwarding_backend.h"
@@ -16,11 +18,14 @@ class FaultyBackend : public ForwardingBackend {
   std::atomic<std::int32_t> nan_token{-1};
   // This many of the next steps report a device failure.
   std::atomic<std::int32_t> failing_steps{0};
+  // While it is set, a step does not end.
+  std::atomic<bool> hangs{false};
   // What it claims to have replayed.
   std::atomic<std::uint64_t> replayed{0};
 
   std::uint64_t replayed_steps() const override { return replayed; }
   Result<> synchronize() override {
+    while (hangs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (failing_steps > 0) {
       --failing_steps;
       return fail(ErrorCode::kInternal, "the device failed, as the test asked");
