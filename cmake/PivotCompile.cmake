@@ -30,6 +30,14 @@ function(pivot_library name)
   target_link_libraries(pivot_${name} PUBLIC pivot_compile ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
 endfunction()
 
+# pivot_unity(TARGET) compiles a target's sources several at a time: for folders whose compile time goes into large headers. Names in their anonymous namespaces must then differ within
+# the folder. What needs one compiler call per source (clang-tidy) configures with PIVOT_UNITY=OFF.
+function(pivot_unity target)
+  if(PIVOT_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
+endfunction()
+
 # pivot_test(NAME SOURCES ... DEPS ... [LABELS ...] [TIMEOUT s]) declares one GoogleTest binary as one ctest.
 # Labels: cpu (default), slow, data (needs PIVOT_TEST_DATA; skips loudly without), gpu.
 function(pivot_test name)

@@ -25,6 +25,7 @@ target_compile_definitions(xgrammar PUBLIC
   PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1)
 # Optimised in every build type (masks are on the path of each token), and neither warnings nor debug information of code that is not ours.
 target_compile_options(xgrammar PRIVATE -O2 -g0 -w)
+pivot_unity(xgrammar)
 set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17 CXX_CLANG_TIDY "")
 if(PIVOT_SANITIZE)
   target_compile_options(xgrammar PRIVATE -fsanitize=${PIVOT_SANITIZE} -fno-omit-frame-pointer)

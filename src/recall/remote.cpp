@@ -8,7 +8,7 @@
 namespace pivot::recall {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kLongestLine = std::size_t{4} << 20;
