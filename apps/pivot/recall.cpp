@@ -128,6 +128,8 @@ Run add_recall(CLI::App& app) {
       ->capture_default_str();
   app.add_flag("--attribute", command->attribute,
                "Run the cases under every suspect's alternative and name the part that loses facts");
+  app.add_flag("--every-variant", command->every_variant,
+               "With --attribute: also run the alternatives that cannot change the verdict any more");
   app.add_option(
          "--url", command->url,
          "Ask this OpenAI-compatible server (its /v1/completions) instead of running the model here; MODEL "

@@ -290,5 +290,30 @@ def documents(tree):
     return problems
 
 
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+
+
+def options(tree):
+    """An option that Markdown shows after `pivot`, or alone, and one that a message advises, is an option of this repository."""
+    defined = {"--help"}
+    for path, text in tree.texts(".cpp", ".py", ".sh"):
+        if path.startswith("apps/") or not path.endswith(".cpp"):
+            defined.update(OPTION.findall("\n".join(line for line in text.split("\n") if "add_" in line or '"--' in line or ",--" in line)))
+    problems = []
+    for path, text in tree.texts(".md"):
+        for number, line in enumerate(text.split("\n"), 1):
+            shown = [span for span in re.findall(r"`([^`]+)`", line) if span.startswith(("pivot ", "--"))]
+            if line.startswith("    pivot "):
+                shown.append(line.strip())
+            for name in sorted({name for span in shown for name in OPTION.findall(span)} - defined):
+                problems.append(f"{path}:{number}: nothing here has an option {name}")
+    for path, text in tree.texts(".cpp"):
+        if path.startswith("src/") and not path.startswith("src/base/"):  # there: CSS variables, options of cmake
+            for number, match in lines_matching(text, re.compile(r'"[^"]*?(?<![\w-])(--[a-z][a-z0-9-]*)')):
+                if match.group(1) not in defined:
+                    problems.append(f"{path}:{number}: nothing here has an option {match.group(1)}")
+    return problems
+
+
 RULES = {rule.__name__: rule for rule in
-         (layers, length, names, text_form, words, backends, guards, cmake_lists, assets, documents)}
+         (layers, length, names, text_form, words, backends, guards, cmake_lists, assets, documents, options)}

@@ -103,6 +103,13 @@ class Rules(unittest.TestCase):
         self.breaks(rules.documents, {**spec, "src/a.h": "// see specification 2.9\n"}, "has no section 2.9")
         self.breaks(rules.documents, {**spec, "src/a.h": "// see specification 10.3\n"}, "has no section 10.3")
 
+    def test_options(self):
+        program = {"apps/pivot/a.cpp": 'app.add_flag("-x,--exact", exact);\n'}
+        self.passes(rules.options, {**program, "docs/a.md": "`pivot a --exact`, `cmake --fresh`, `--exact`\n", "src/a.cpp": 'f("try --exact");\n'})
+        self.breaks(rules.options, {**program, "docs/a.md": "`pivot a --fast`\n"}, "option --fast")
+        self.breaks(rules.options, {**program, "docs/a.md": "    pivot a --fast\n"}, "option --fast")
+        self.breaks(rules.options, {**program, "src/a.cpp": 'f("try --fast");\n'}, "option --fast")
+
 
 if __name__ == "__main__":
     unittest.main()
