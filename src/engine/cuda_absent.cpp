@@ -1,4 +1,5 @@
 #include "engine/cuda_devices.h"
+#include "engine/device_draw.h"
 
 namespace pivot {
 
@@ -28,9 +29,17 @@ Result<> synthesize_cache(Backend&, std::span<const LayerCacheView>, std::int64_
   return no_synthesis();
 }
 
+Result<std::vector<KernelTime>> kernel_times(Backend&) { return std::vector<KernelTime>{}; }
+
 std::vector<BackendSwitch> backend_switches(Backend&) { return {}; }
 Result<> set_backend_switch(Backend& backend, std::string_view name, bool) {
   return fail(ErrorCode::kInvalidArgument, "the {} back-end has no switch {}", backend.name(), name);
+}
+
+bool draws_on_device(Backend&) { return false; }
+bool device_draw_takes(const SamplingParams&) { return false; }
+Result<> draw_on_device(Backend& backend, const float*, std::int64_t, std::span<DeviceDraw>) {
+  return fail(ErrorCode::kUnsupported, "the {} back-end does not draw tokens", backend.name());
 }
 
 }  // namespace pivot

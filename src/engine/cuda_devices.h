@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,6 +28,14 @@ Result<SyntheticModel> synthesize_model(Backend& backend, const ModelConfig& con
                                         std::int64_t resident_experts);
 Result<> synthesize_cache(Backend& backend, std::span<const LayerCacheView> layers, std::int64_t slots,
                           std::int64_t ratio4_pages, std::int64_t ratio128_pages);
+
+// Kernels that no operator runs alone (ops/cuda/backend.h cuda_kernel_times). Empty for a back-end without
+// any.
+struct KernelTime {
+  std::string name;
+  double seconds = 0, bytes = 0;  // of one call
+};
+Result<std::vector<KernelTime>> kernel_times(Backend& backend);
 
 // Choices of a back-end that change its speed and no rounding point, in the order in which a ladder turns
 // them on. Empty for a back-end without any. Errors: kInvalidArgument for a name it does not have.

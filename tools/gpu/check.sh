@@ -2,11 +2,14 @@
 # Everything about the CUDA back-end that only a GPU can show. One command for a person with a card:
 #
 #   cmake -S . -B build/cuda -G Ninja -DPIVOT_CUDA=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo
-#   cmake --build build/cuda --target parity_report cuda_ops_parity_test cuda_step_graph_test needle_test pivot
+#   cmake --build build/cuda --target parity_report cuda_ops_parity_test cuda_step_graph_test cuda_draw_gpu_test \
+#     cuda_block_scaled_gpu_test needle_test pivot
 #   tools/gpu/check.sh build/cuda [RESULT.json]
 #
-# Runs the golden runs, the op parity grid against the oracle, replayed against eager steps, the embedded model, and
-# compute-sanitizer (memcheck and racecheck) on small cases. Prints one line a check; the JSON lists all of them with
+# Runs the golden runs, the op parity grid against the oracle, replayed against eager steps, draws against the host's sampler,
+# the embedded model, and compute-sanitizer (memcheck and racecheck) on small cases. On an sm_120 device also what only it has:
+# its block-scaled instructions against the model that the host tests simulate, the products built on them, and the goldens
+# once more without them. Prints one line a check; the JSON lists all of them with
 # their last lines of output. Exit code 0: every check passed or was not possible here (and says why).
 # PIVOT_TEST_DATA names the folder with the goldens. PIVOT_CHECK_LIMIT: seconds a check may take (600).
 set -u
@@ -59,7 +62,19 @@ sanitizer() {  # sanitizer TOOL NAME PROGRAM ARGUMENTS...
 with parity_report goldens @ --backend cuda --json
 with cuda_ops_parity_test ops_grid @ --gtest_brief=1
 with cuda_step_graph_test step_graphs @ --gtest_brief=1
+with cuda_draw_gpu_test draws @ --gtest_brief=1
 with needle_test embedded_model env PIVOT_TEST_BACKENDS=cuda @ --gtest_brief=1
+capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1)
+case $capability in
+  12.*)
+    with cuda_block_scaled_gpu_test block_scaled @
+    with parity_report goldens_decode_kernels env PIVOT_CUDA_OFF=block_scaled @ --backend cuda
+    sanitizer memcheck memcheck_block_scaled cuda_block_scaled_gpu_test --gtest_brief=1
+    sanitizer racecheck racecheck_block_scaled cuda_block_scaled_gpu_test --gtest_brief=1
+    ;;
+  *) skip block_scaled "the first GPU has compute capability ${capability:-none}, not 12.0" ;;
+esac
+sanitizer memcheck memcheck_draws cuda_draw_gpu_test --gtest_brief=1 "--gtest_filter=*Faults*"
 sanitizer memcheck memcheck_golden parity_report --backend cuda bf16_w128/n129
 sanitizer memcheck memcheck_ops cuda_ops_parity_test --gtest_brief=1 "--gtest_filter=*HcPost*:*HcHead*:*Query*:*Logits*:*TiesAndNan*"
 sanitizer racecheck racecheck_golden parity_report --backend cuda bf16_w32/n005

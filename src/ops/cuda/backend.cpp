@@ -69,10 +69,11 @@ void CudaBackend::latent(const LayerContext& layer, const Knobs& knobs, const St
   const ModelConfig& c = *layer.config;
   const AttentionWeights& w = *p.weights;
   const std::int64_t tokens = batch.num_tokens;
-  const bool gemm = uses_gemm(tokens);
+  const Products path = products(tokens);
   const LinearInput quantized =
-      gemm ? LinearInput{static_cast<const std::uint16_t*>(p.x), nullptr, c.hidden_size}
-           : operand(w.wq_a, knobs.dense_act, p.x, tokens, c.hidden_size, "latent_values", "latent_scales");
+      path != Products::kDecode
+          ? LinearInput{static_cast<const std::uint16_t*>(p.x), nullptr, c.hidden_size}
+          : operand(w.wq_a, knobs.dense_act, p.x, tokens, c.hidden_size, "latent_values", "latent_scales");
   const LinearInput raw{static_cast<const std::uint16_t*>(p.x), nullptr, c.hidden_size};
   auto* a = scratch_.get<std::uint16_t>("latent_a", tokens * c.q_lora_rank);
   auto* kv = scratch_.get<std::uint16_t>("latent_kv", tokens * c.head_dim);
@@ -94,10 +95,7 @@ void CudaBackend::latent(const LayerContext& layer, const Knobs& knobs, const St
     index_raw = scratch_.get<std::uint16_t>("index_weights_raw", tokens * c.index_n_heads);
     jobs.push_back({w.indexer->weights_proj, raw, index_raw, c.index_n_heads, true});
   }
-  if (gemm)
-    run_gemm(jobs, tokens, {p.x, c.hidden_size, knobs.dense_act});
-  else
-    launch_linear(jobs, tokens, stream_);
+  run_products(path, jobs, tokens, {p.x, c.hidden_size, knobs.dense_act});
 
   LatentArguments l;
   l.batch = batch;
@@ -164,9 +162,10 @@ void CudaBackend::query(const LayerContext& layer, const Knobs& knobs, const Ste
   const ModelConfig& c = *layer.config;
   const AttentionWeights& w = *p.weights;
   const std::int64_t tokens = batch.num_tokens;
-  const bool gemm = uses_gemm(tokens);
+  const Products path = products(tokens);
   const auto input = [&](const Matrix& m) {
-    if (gemm) return LinearInput{static_cast<const std::uint16_t*>(p.qr), nullptr, c.q_lora_rank};
+    if (path != Products::kDecode)
+      return LinearInput{static_cast<const std::uint16_t*>(p.qr), nullptr, c.q_lora_rank};
     return operand(m, knobs.dense_act, p.qr, tokens, c.q_lora_rank, "query_values", "query_scales");
   };
   std::vector<LinearJob> jobs = {{w.wq_b, input(w.wq_b), p.q, c.num_attention_heads * c.head_dim, true}};
@@ -175,10 +174,7 @@ void CudaBackend::query(const LayerContext& layer, const Knobs& knobs, const Ste
     const Matrix& m = w.indexer->wq_b;
     jobs.push_back({m, input(m), p.index_q, m.rows, true});
   }
-  if (gemm)
-    run_gemm(jobs, tokens, {p.qr, c.q_lora_rank, knobs.dense_act});
-  else
-    launch_linear(jobs, tokens, stream_);
+  run_products(path, jobs, tokens, {p.qr, c.q_lora_rank, knobs.dense_act});
   QueryArguments q;
   q.batch = batch;
   q.eps = static_cast<float>(c.rms_norm_eps);
@@ -224,7 +220,7 @@ void CudaBackend::index_select(const LayerContext& layer, const Knobs& knobs, co
     part.selected = p.selected + first * p.topk;
     part.count = p.count + first;
     launch_index_scores(part, properties_.multiProcessorCount, stream_);
-    launch_topk(part, switches_.cluster_topk, stream_);
+    launch_topk(part, topk_cluster_bytes(), stream_);
   }
 }
 
@@ -253,7 +249,9 @@ void CudaBackend::attention(const LayerContext& layer, const Knobs&, const StepB
     keys += p.selected != nullptr
                 ? p.topk
                 : std::int64_t{p.cache.compressed.table_stride} * p.cache.compressed.page_rows;
-  a.head_groups = attention_head_groups(batch.num_tokens, a.heads, properties_.multiProcessorCount);
+  a.head_groups =
+      attention_head_groups(batch.num_tokens, a.heads, a.head_dim, properties_.multiProcessorCount,
+                            static_cast<std::int64_t>(properties_.sharedMemPerBlockOptin));
   a.splits = attention_splits(batch.num_tokens, a.heads, keys, properties_.multiProcessorCount);
   const std::int64_t parts = a.splits == 1 ? 0 : std::int64_t{batch.num_tokens} * a.splits * a.heads;
   a.partial_o = scratch_.get<float>("attention_o", parts * a.head_dim);
@@ -270,9 +268,10 @@ void CudaBackend::attention_out(const LayerContext& layer, const Knobs& knobs, c
   const Matrix& wo_a = p.weights->wo_a;
   const std::int64_t tokens = batch.num_tokens, row = c.num_attention_heads * c.head_dim,
                      z_cols = c.o_groups * c.o_lora_rank;
-  const bool gemm = uses_gemm(tokens);
+  const Products path = products(tokens);
+  const bool raw_input = path != Products::kDecode;
   LinearInput in{static_cast<const std::uint16_t*>(p.o), nullptr, row};
-  if (!gemm && knobs.wo_a_act == ActQuant::kFp8 && wo_a.format == MatrixFormat::kFP8) {
+  if (!raw_input && knobs.wo_a_act == ActQuant::kFp8 && wo_a.format == MatrixFormat::kFP8) {
     auto* values = scratch_.get<std::uint16_t>("o_values", tokens * row);
     auto* scales = scratch_.get<float>("o_scales", tokens * row / 128);
     launch_quantize_fp8(p.o, tokens, row, row, values, scales, stream_);
@@ -295,16 +294,16 @@ void CudaBackend::attention_out(const LayerContext& layer, const Knobs& knobs, c
     job.out_stride = z_cols;
     jobs.push_back(job);
     raw.column.push_back(g * wo_a.cols);
-    if (!gemm && (jobs.size() == kMaxJobs || g + 1 == c.o_groups)) {
+    if (!raw_input && (jobs.size() == kMaxJobs || g + 1 == c.o_groups)) {
       launch_linear(jobs, tokens, stream_);
       jobs.clear();
     }
   }
   const Matrix& wo_b = p.weights->wo_b;
-  if (gemm) {
-    run_gemm(jobs, tokens, raw);
-    return run_gemm({{wo_b, {z, nullptr, z_cols}, p.out, c.hidden_size, true}}, tokens,
-                    {z, z_cols, knobs.dense_act});
+  if (raw_input) {
+    run_products(path, jobs, tokens, raw);
+    return run_products(path, {{wo_b, {z, nullptr, z_cols}, p.out, c.hidden_size, true}}, tokens,
+                        {z, z_cols, knobs.dense_act});
   }
   const LinearInput z_in = operand(wo_b, knobs.dense_act, z, tokens, z_cols, "z_values", "z_scales");
   const LinearJob out{wo_b, z_in, p.out, c.hidden_size, true};
@@ -320,10 +319,7 @@ void CudaBackend::route(const LayerContext& layer, const Knobs&, const StepBatch
                       z,
                       c.n_routed_experts,
                       false};
-  if (uses_gemm(batch.num_tokens))
-    run_gemm({job}, batch.num_tokens, {p.x, c.hidden_size, ActQuant::kBf16});
-  else
-    launch_linear({&job, 1}, batch.num_tokens, stream_);
+  run_products(products(batch.num_tokens), {job}, batch.num_tokens, {p.x, c.hidden_size, ActQuant::kBf16});
   RouteArguments a;
   a.tokens = batch.num_tokens;
   a.experts = static_cast<std::int32_t>(c.n_routed_experts);
@@ -340,159 +336,42 @@ void CudaBackend::route(const LayerContext& layer, const Knobs&, const StepBatch
   launch_route(a, stream_);
 }
 
-void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
-                      const MoeParams& p) {
-  const ModelConfig& c = *layer.config;
-  const MoeWeights& w = *p.weights;
-  const std::int64_t tokens = batch.num_tokens, pairs = tokens * c.num_experts_per_tok, rows = pairs + tokens;
-  ExpertArguments a;
-  a.tokens = batch.num_tokens;
-  a.chosen = static_cast<std::int32_t>(c.num_experts_per_tok);
-  a.width = static_cast<std::int32_t>(c.hidden_size);
-  a.inner = static_cast<std::int32_t>(c.moe_intermediate_size);
-  a.limit = static_cast<float>(c.swiglu_limit);
-  a.routed_format = w.experts.front().w1.format;
-  a.shared_format = w.shared.w1.format;
-  a.list.slots = static_cast<std::int32_t>(std::min<std::int64_t>(pairs, c.n_routed_experts));
-  a.table = placed(*layer.config).experts(w);
-  a.experts = static_cast<std::int32_t>(c.n_routed_experts);
-  if (tokens == 1 && switches_.fused && knobs.expert_act != ActQuant::kNvfp4) {
-    a.direct_ids = p.expert_ids;
-  } else {
-    a.list.expert = scratch_.get<std::int32_t>("list_expert", a.list.slots);
-    a.list.first = scratch_.get<std::int32_t>("list_first", a.list.slots);
-    a.list.count = scratch_.get<std::int32_t>("list_count", a.list.slots);
-    a.list.weights = scratch_.get<DeviceExpert>("list_weights", a.list.slots);
-    a.list.pairs = scratch_.get<std::int32_t>("list_pairs", pairs);
-    a.list.tokens = scratch_.get<std::int32_t>("list_tokens", pairs);
-    a.list.place = scratch_.get<std::int32_t>("list_place", pairs);
-    launch_work_list(p.expert_ids, a.tokens, a.chosen, a.experts, a.table, a.list, stream_);
-  }
-  a.route_weights = p.expert_weights;
-  a.hidden = scratch_.get<std::uint16_t>("expert_hidden", rows * a.inner);
-  a.partial = scratch_.get<std::uint16_t>("expert_partial", rows * a.width);
-  a.out = p.out;
-
-  const bool gemm = uses_gemm(tokens) && experts_fill_tiles(pairs, c.n_routed_experts) &&
-                    knobs.expert_act != ActQuant::kNvfp4 && gemm_takes(w.shared.w1) &&
-                    gemm_takes(w.shared.w2) && gemm_takes(w.experts.front().w1) &&
-                    gemm_takes(w.experts.front().w2);
-  if (gemm) return moe_gemm(a, w, knobs, p);
-  const LinearInput shared =
-      operand(w.shared.w1, knobs.dense_act, p.x, tokens, c.hidden_size, "moe_values", "moe_scales");
-  a.shared_x = shared.x;
-  a.shared_scales = shared.scales;
-  const bool routed_quantized = a.routed_format != MatrixFormat::kBF16;
-  if (knobs.expert_act == ActQuant::kNvfp4) {
-    auto* values = scratch_.get<std::uint16_t>("expert_x", pairs * a.width);
-    launch_expert_nvfp4(a, p.x, false, a.width, false, values, stream_);
-    a.routed_x = values;
-    a.routed_rows_per_place = true;
-  } else {
-    const LinearInput routed = operand(w.experts.front().w1, knobs.expert_act, p.x, tokens, c.hidden_size,
-                                       "moe_values", "moe_scales");
-    a.routed_x = routed.x;
-    a.routed_scales = routed.scales;
-  }
-  launch_expert_up(a, stream_);
-
-  const auto* hidden = static_cast<const std::uint16_t*>(a.hidden);
-  a.routed_v = hidden;
-  a.shared_v = hidden + pairs * a.inner;
-  const bool routed_fp8 = routed_quantized && knobs.expert_act == ActQuant::kFp8;
-  const bool shared_fp8 = w.shared.w2.format != MatrixFormat::kBF16 && knobs.dense_act == ActQuant::kFp8;
-  if (routed_fp8 || shared_fp8) {
-    auto* values = scratch_.get<std::uint16_t>("expert_v", rows * a.inner);
-    auto* scales = scratch_.get<float>("expert_v_scales", rows * a.inner / 128);
-    launch_quantize_fp8(a.hidden, rows, a.inner, a.inner, values, scales, stream_);
-    if (routed_fp8) {
-      a.routed_v = values;
-      a.routed_v_scales = scales;
-    }
-    if (shared_fp8) {
-      a.shared_v = values + pairs * a.inner;
-      a.shared_v_scales = scales + pairs * a.inner / 128;
-    }
-  }
-  if (knobs.expert_act == ActQuant::kNvfp4) {
-    auto* values = scratch_.get<std::uint16_t>("expert_v4", pairs * a.inner);
-    launch_expert_nvfp4(a, a.hidden, true, a.inner, true, values, stream_);
-    a.routed_v = values;
-    a.routed_v_scales = nullptr;
-  }
-  launch_expert_down(a, stream_);
-  launch_expert_sum(a, stream_);
-}
-
-void CudaBackend::moe_gemm(ExpertArguments& a, const MoeWeights& w, const Knobs& knobs, const MoeParams& p) {
-  const std::int64_t tokens = a.tokens, pairs = tokens * a.chosen;
-  auto* hidden = static_cast<std::uint16_t*>(a.hidden);
-  auto* partial = static_cast<std::uint16_t*>(a.partial);
-  auto* tiles = scratch_.get<std::int32_t>("gemm_tiles", a.list.slots + 1);
-  const bool fp8 = knobs.expert_act == ActQuant::kFp8 && a.routed_format != MatrixFormat::kBF16;
-  auto* x = scratch_.get<std::uint16_t>("gemm_expert_x", tokens * a.width);
-  launch_gemm_operand(p.x, tokens, a.width, a.width, a.routed_format, fp8, x, stream_);
-  launch_gemm_experts_up(a, x, tiles, stream_);
-  auto* v = scratch_.get<std::uint16_t>("gemm_expert_v", pairs * a.inner);
-  launch_gemm_operand(hidden, pairs, a.inner, a.inner, a.routed_format, fp8, v, stream_);
-  launch_gemm_experts_down(a, v, tiles, stream_);
-
-  auto* g = scratch_.get<std::uint16_t>("gemm_shared_g", tokens * a.inner);
-  auto* u = scratch_.get<std::uint16_t>("gemm_shared_u", tokens * a.inner);
-  const auto* raw = static_cast<const std::uint16_t*>(p.x);
-  run_gemm({{w.shared.w1, {raw, nullptr, a.width}, g, a.inner, true},
-            {w.shared.w3, {raw, nullptr, a.width}, u, a.inner, true}},
-           tokens, {p.x, a.width, knobs.dense_act});
-  std::uint16_t* shared = hidden + pairs * a.inner;
-  launch_swiglu(g, u, tokens * a.inner, a.limit, shared, stream_);
-  run_gemm({{w.shared.w2, {shared, nullptr, a.inner}, partial + pairs * a.width, a.width, true}}, tokens,
-           {shared, a.inner, knobs.dense_act});
-  launch_expert_sum(a, stream_);
-}
-
-void CudaBackend::run_gemm(std::vector<LinearJob> jobs, std::int64_t tokens, const RawInput& raw) {
-  for (const MatrixFormat format :
-       {MatrixFormat::kFP8, MatrixFormat::kBF16, MatrixFormat::kFP4, MatrixFormat::kNVFP4}) {
-    std::vector<GemmJob> taken;
-    std::uint16_t* x = nullptr;
-    const bool fp8 = raw.act == ActQuant::kFp8 && format != MatrixFormat::kBF16;
-    for (std::size_t i = 0; i < jobs.size(); ++i) {
-      const LinearJob& job = jobs[i];
-      if (job.weights.format != format || !gemm_takes(job.weights)) continue;
-      if (x == nullptr) {
-        x = scratch_.get<std::uint16_t>("gemm_x", tokens * raw.stride);
-        launch_gemm_operand(raw.x, tokens, raw.stride, raw.stride, format, fp8, x, stream_);
-      }
-      taken.push_back({job.weights, x + (raw.column.empty() ? 0 : raw.column[i]), raw.stride, job.out,
-                       job.out_stride, job.out_bf16});
-    }
-    for (std::size_t i = 0; i < taken.size(); i += kMaxJobs)
-      launch_gemm(std::span(taken).subspan(i, std::min<std::size_t>(kMaxJobs, taken.size() - i)), tokens,
-                  stream_);
-  }
-  // What no tile of 128 rows fits, or whose block scales are no powers of two.
-  std::vector<LinearJob> rest;
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    LinearJob job = jobs[i];
-    if (gemm_takes(job.weights)) continue;
-    const std::int64_t column = raw.column.empty() ? 0 : raw.column[i];
-    job.input = operand(job.weights, raw.act, raw.x, tokens, raw.stride, "rest_values", "rest_scales");
-    job.input.x += column;
-    if (job.input.scales != nullptr) job.input.scales += column / 128;
-    rest.push_back(job);
-    if (rest.size() == kMaxJobs || i + 1 == jobs.size()) {
-      launch_linear(rest, tokens, stream_);
-      rest.clear();
-    }
-  }
-  if (!rest.empty()) launch_linear(rest, tokens, stream_);
-}
-
 void CudaBackend::logits(const Knobs&, const LogitsParams& p) {
   if (p.num_rows == 0) return;  // an empty grid is a launch error
   const LinearJob job{
       p.head, {static_cast<const std::uint16_t*>(p.x), nullptr, p.head.cols}, p.logits, p.head.rows, false};
   launch_linear({&job, 1}, p.num_rows, stream_);
+}
+
+Result<> CudaBackend::draw(const float* logits, std::int32_t vocab, std::span<const std::int32_t> rows,
+                           std::span<const DrawParams> params, std::span<DrawResult> results) {
+  PIVOT_CHECK(rows.size() == params.size() && rows.size() == results.size());
+  if (rows.empty()) return {};
+  const auto count = static_cast<std::int64_t>(rows.size());
+  auto* device_rows = draw_scratch_.get<std::int32_t>("draw_rows", count);
+  auto* device_params = draw_scratch_.get<DrawParams>("draw_params", count);
+  upload(device_rows, rows.data(), count * static_cast<std::int64_t>(sizeof(std::int32_t)));
+  upload(device_params, params.data(), count * static_cast<std::int64_t>(sizeof(DrawParams)));
+  DrawArguments a;
+  a.logits = logits;
+  a.vocab = vocab;
+  a.draws = static_cast<std::int32_t>(count);
+  a.rows = device_rows;
+  a.params = device_params;
+  a.results = draw_scratch_.get<DrawResult>("draw_results", count);
+  a.segments = draw_scratch_.get<DrawSegment>("draw_segments", count * draw_segments(vocab));
+  const bool any_sorted = std::any_of(params.begin(), params.end(), [vocab](const DrawParams& p) {
+    return p.temperature != 0.0f && draw_is_sorted(p, vocab);
+  });
+  if (any_sorted) {
+    a.selected = draw_scratch_.get<std::int32_t>("draw_selected", count * kMaxSortedDraw);
+    a.selected_count = draw_scratch_.get<std::int32_t>("draw_selected_count", count);
+  }
+  launch_draw(a, any_sorted, topk_cluster_bytes(), stream_);
+  PIVOT_TRY_VOID(check_cuda(
+      cudaMemcpyAsync(results.data(), a.results, results.size_bytes(), cudaMemcpyDeviceToHost, stream_),
+      "drawing"));
+  return check_cuda(cudaStreamSynchronize(stream_), "drawing");
 }
 
 }  // namespace pivot::cuda

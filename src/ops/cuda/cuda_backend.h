@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "ops/cuda/attention/attention.h"
 #include "ops/cuda/backend.h"
+#include "ops/cuda/block_scaled/block_scaled.h"
 #include "ops/cuda/embed/embed.h"
 #include "ops/cuda/gemm/gemm.h"
 #include "ops/cuda/hyper_connection/hyper_connection.h"
@@ -29,6 +30,7 @@
 #include "ops/cuda/runtime/scratch.h"
 #include "ops/cuda/runtime/status.h"
 #include "ops/cuda/runtime/step_graphs.h"
+#include "ops/cuda/sampling/sampling.h"
 #include "ops/cuda/support.h"
 #include "ops/ops.h"
 
@@ -131,6 +133,9 @@ class CudaBackend final : public Backend {
               PlacedModel::synthesize(config, resident_experts, stream_));
     return keep(model);
   }
+  Result<std::vector<CudaKernelTime>> kernel_times();
+  Result<> draw(const float* logits, std::int32_t vocab, std::span<const std::int32_t> rows,
+                std::span<const DrawParams> params, std::span<DrawResult> results);
   void synthesize_rows(const PagedView& pages, std::int64_t count, std::uint32_t seed) {
     launch_random_rows(pages.base, pages.page_bytes, count, pages.page_rows, pages.layout, seed, stream_);
   }
@@ -195,9 +200,18 @@ class CudaBackend final : public Backend {
     launch_quantize_fp8(x, tokens, cols, cols, values, scales, stream_);
     return {values, scales, cols};
   }
-  // Steps that are replayed as graphs keep the decode kernels, and with them one order of sums.
-  bool uses_gemm(std::int64_t tokens) const {
-    return switches_.wgmma && has_gemm(properties_.major) && tokens > kMaxGraphTokens;
+  std::int64_t topk_cluster_bytes() const {
+    return switches_.cluster_topk ? static_cast<std::int64_t>(properties_.sharedMemPerBlockOptin) : 0;
+  }
+  // Which kernels the linear layers of a step take.
+  enum class Products : std::uint8_t { kDecode, kWgmma, kBlockScaled };
+  // Steps that are replayed as graphs keep the decode kernels where long ones have wgmma, and with them one
+  // order of sums. Block-scaled products have one order for all steps, and take all of them.
+  Products products(std::int64_t tokens) const {
+    if (switches_.block_scaled && has_block_scaled(properties_.major, properties_.minor))
+      return Products::kBlockScaled;
+    return switches_.wgmma && has_gemm(properties_.major) && tokens > kMaxGraphTokens ? Products::kWgmma
+                                                                                      : Products::kDecode;
   }
   // The raw activation behind the jobs of a launch: BF16 [T][stride], job i reading columns from column[i]
   // on.
@@ -207,9 +221,18 @@ class CudaBackend final : public Backend {
     ActQuant act = ActQuant::kBf16;         // of quantised weights
     std::vector<std::int64_t> column = {};  // empty: all 0
   };
-  // What launch_linear would compute, through gemm/ where that takes the job.
-  void run_gemm(std::vector<LinearJob> jobs, std::int64_t tokens, const RawInput& raw);
+  // What launch_linear would compute from the raw activation, through gemm/ or block_scaled/ where these take
+  // the job.
+  void run_products(Products path, const std::vector<LinearJob>& jobs, std::int64_t tokens,
+                    const RawInput& raw);
+  void run_gemm(const std::vector<LinearJob>& jobs, std::int64_t tokens, const RawInput& raw);
+  void run_block_scaled(const std::vector<LinearJob>& jobs, std::int64_t tokens, const RawInput& raw);
+  // The jobs of `raw` for which `taken` is false, through the decode kernels.
+  template <class Taken>
+  void run_rest(const std::vector<LinearJob>& jobs, std::int64_t tokens, const RawInput& raw,
+                const Taken& taken);
   void moe_gemm(ExpertArguments& a, const MoeWeights& w, const Knobs& knobs, const MoeParams& p);
+  void moe_block_scaled(ExpertArguments& a, const MoeWeights& w, const Knobs& knobs, const MoeParams& p);
   SeamArguments seam(const ModelConfig& config, const Knobs& knobs, std::int64_t tokens);
   std::shared_ptr<const ModelWeights> keep(const std::shared_ptr<PlacedModel>& model) {
     std::erase_if(models_, [](const std::weak_ptr<PlacedModel>& weak) { return weak.expired(); });
@@ -228,6 +251,7 @@ class CudaBackend final : public Backend {
   CudaSwitches switches_;
   std::vector<std::weak_ptr<PlacedModel>> models_;  // owned by whoever holds their weights
   Scratch scratch_;
+  Scratch draw_scratch_;  // no graph holds its addresses
   PinnedStaging staging_;
   std::unique_ptr<StepGraphs> graphs_;
   // The FP8 rounding of the last norm's output, made by the kernel that wrote it.

@@ -43,6 +43,18 @@ void set_cuda_switches(Backend& backend, const CudaSwitches& switches) {
   as_cuda(backend).set_switches(switches);
 }
 
+bool is_cuda_backend(Backend& backend) { return dynamic_cast<CudaBackend*>(&backend) != nullptr; }
+
+Result<> cuda_draw(Backend& backend, const float* logits, std::int32_t vocab,
+                   std::span<const std::int32_t> rows, std::span<const cuda::DrawParams> params,
+                   std::span<cuda::DrawResult> results) {
+  return as_cuda(backend).draw(logits, vocab, rows, params, results);
+}
+
+Result<std::vector<CudaKernelTime>> cuda_kernel_times(Backend& backend) {
+  return as_cuda(backend).kernel_times();
+}
+
 double cuda_read_bandwidth(Backend& backend, const ModelWeights& weights) {
   return as_cuda(backend).read_bandwidth(weights.config);
 }

@@ -6,6 +6,9 @@
 namespace pivot::cuda {
 namespace {
 
+// Bytes of shared memory that a CTA may have.
+constexpr std::int64_t kH200 = 227 * 1024, kRtx = 99 * 1024;
+
 TEST(Schedule, StripeWarpsFitACtaAndKeepTilesForEveryWarp) {
   for (const bool bf16 : {false, true})
     for (std::int64_t tiles = 1; tiles <= 512; ++tiles) {
@@ -52,10 +55,13 @@ TEST(Schedule, AttentionSplitsNeverExceedTilesRoomOrTheMergeKernel) {
 }
 
 TEST(Schedule, HeadsShareATileOnceTheQueriesFillTheCard) {
-  EXPECT_EQ(attention_head_groups(1, 64, 132), 1);
-  EXPECT_EQ(attention_head_groups(263, 64, 132), 1);
-  EXPECT_EQ(attention_head_groups(264, 64, 132), 4);
-  EXPECT_EQ(attention_head_groups(8192, 16, 132), 1) << "one group of heads is all there is";
+  EXPECT_EQ(attention_head_groups(1, 64, 512, 132, kH200), 1);
+  EXPECT_EQ(attention_head_groups(263, 64, 512, 132, kH200), 1);
+  EXPECT_EQ(attention_head_groups(264, 64, 512, 132, kH200), 4);
+  EXPECT_EQ(attention_head_groups(8192, 16, 512, 132, kH200), 1) << "one group of heads is all there is";
+  EXPECT_EQ(attention_head_groups(8192, 64, 512, 188, kRtx), 1) << "144 KB of queries and keys";
+  EXPECT_EQ(attention_head_groups(8192, 64, 128, 188, kRtx), 4);
+  EXPECT_LE(attention_shared_bytes(512, 1), kRtx);
 }
 
 TEST(Schedule, ExpertsTakeWideTilesOnlyWhenTheyFillThem) {
@@ -64,11 +70,20 @@ TEST(Schedule, ExpertsTakeWideTilesOnlyWhenTheyFillThem) {
 }
 
 TEST(Schedule, TopkRowsGoToAClusterOnlyWhereItsMemoryHoldsThem) {
-  EXPECT_EQ(topk_ctas(1), 1);
-  EXPECT_EQ(topk_ctas(8192), 1);
-  EXPECT_EQ(topk_ctas(8193), kTopkClusterCtas);
-  EXPECT_EQ(topk_ctas(262144), kTopkClusterCtas);  // 1M tokens
-  EXPECT_EQ(topk_ctas(262145), 1);
+  EXPECT_EQ(topk_ctas(1, kH200), 1);
+  EXPECT_EQ(topk_ctas(8192, kH200), 1);
+  EXPECT_EQ(topk_ctas(8193, kH200), kTopkClusterCtas);
+  EXPECT_EQ(topk_ctas(262144, kH200), kTopkClusterCtas);  // 1M tokens
+  EXPECT_EQ(topk_ctas(262145, kH200), 1);
+  EXPECT_EQ(topk_ctas(32768, kRtx), kTopkClusterCtas);  // 128K tokens
+  EXPECT_EQ(topk_ctas(262144, kRtx), 1) << "131 KB of keys a CTA";
+  EXPECT_EQ(topk_ctas(32768, 0), 1) << "the switch is off";
+  for (const std::int64_t bytes : {kRtx, kH200})
+    for (std::int64_t entries = 1; entries < 300'000; entries += 997)
+      if (topk_ctas(entries, bytes) > 1) {
+        EXPECT_LE(topk_shared_bytes(entries) + kTopkStaticBytes, bytes);
+        EXPECT_GE(topk_share(entries) * kTopkClusterCtas, entries);
+      }
 }
 
 TEST(Schedule, ScoreSlicesStayWithinOneGibibyte) {

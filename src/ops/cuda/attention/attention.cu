@@ -30,6 +30,9 @@ struct Shared {
   std::uint16_t p[GROUPS][kHeads][kKeys + 8];
   float row_max[GROUPS][4][kHeads], row_sum[GROUPS][4][kHeads];
 };
+template <int D, int GROUPS>
+constexpr bool kSharedAsPlanned = sizeof(Shared<D, GROUPS>) == attention_shared_bytes(D, GROUPS);
+static_assert(kSharedAsPlanned<512, 4> && kSharedAsPlanned<512, 1> && kSharedAsPlanned<128, 4>);
 
 __device__ __forceinline__ void ldmatrix4(std::uint32_t (&r)[4], const void* p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

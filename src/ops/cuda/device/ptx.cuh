@@ -34,6 +34,11 @@ __device__ __forceinline__ std::uint32_t f32x2_to_e4m3x2(float low, float high) 
 __device__ __forceinline__ void copy_async16(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
+// The same for 4, 8 or 16 bytes, through L1.
+template <int BYTES>
+__device__ __forceinline__ void copy_async_small(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global), "n"(BYTES) : "memory");
+}
 __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING>
 __device__ __forceinline__ void copy_async_wait() {

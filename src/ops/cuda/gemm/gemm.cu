@@ -15,6 +15,8 @@
 
 #include "ops/cuda/device/numeric.cuh"
 #include "ops/cuda/linear/tile_product.cuh"
+#include "ops/cuda/moe/swiglu.cuh"
+#include "ops/cuda/placement/schedule.h"
 #include "ops/cuda/runtime/launch.h"
 
 namespace pivot::cuda {
@@ -190,7 +192,7 @@ struct DenseJobs {
   int count;
 };
 
-__device__ __forceinline__ std::uint32_t aligned_shared(const void* p) {
+[[maybe_unused]] __device__ __forceinline__ std::uint32_t aligned_shared(const void* p) {
   return (shared_address(p) + 1023u) & ~1023u;
 }
 
@@ -228,26 +230,6 @@ __global__ void __launch_bounds__(kThreads, 2)
 #endif
 }
 
-// tiles[s]: token tiles of the slots before s.
-__global__ void __launch_bounds__(512)
-    tile_list_kernel(const std::int32_t* count, int slots, std::int32_t* tiles) {
-  __shared__ int sums[16];
-  wait_for_predecessor();
-  release_successor();
-  const int s = threadIdx.x, warp = s / 32, lane = s % 32;
-  const int own = s < slots ? (count[s] + kTokens - 1) / kTokens : 0;
-  int before = own;
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(0xffffffffu, before, step);
-    if (lane >= step) before += other;
-  }
-  if (lane == 31) sums[warp] = before;
-  __syncthreads();
-  for (int w = 0; w < warp; ++w) before += sums[w];
-  if (s == 0) tiles[0] = 0;
-  if (s < slots) tiles[s + 1] = before;
-}
-
 // grid (row tiles, most token tiles there can be). UP: 64 rows of w1 and of w3, SwiGLU; else 128 rows of w2.
 template <MatrixFormat F, bool UP>
 __global__ void __launch_bounds__(kThreads, 2)
@@ -260,10 +242,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   release_successor();
   const int tile = blockIdx.y;
   if (tile >= tiles[a.list.slots]) return;
-  int slot =
-      0;  // the last one that starts at or before `tile`: slots with no tokens share their successor's start
-  for (int step = 256; step > 0; step /= 2)
-    if (slot + step < a.list.slots && tiles[slot + step] <= tile) slot += step;
+  const int slot = slot_of_tile(tiles, a.list.slots, tile);
   const DeviceExpert& expert = a.list.weights[slot];
   const int first = a.list.first[slot] + (tile - tiles[slot]) * kTokens;
   const int count = min(kTokens, a.list.first[slot] + a.list.count[slot] - first);
@@ -300,13 +279,9 @@ __global__ void __launch_bounds__(kThreads, 2)
       for (int k = 0; k < 4; ++k) {
         const int token = 8 * i + 2 * (lane % 4) + k % 2;
         if (token >= count) continue;
-        float g = round_bf16(acc[4 * i + k] * post);
-        float u = round_bf16(exchange[(warp * 16 + lane / 4 + k / 2 * 8) * (kTokens + 8) + token]);
-        if (a.limit > 0.0f) {
-          g = fminf(g, a.limit);
-          u = fminf(fmaxf(u, -a.limit), a.limit);
-        }
-        const float v = g / (1.0f + expf(-g)) * u * a.route_weights[a.list.pairs[first + token]];
+        const float g = round_bf16(acc[4 * i + k] * post);
+        const float u = round_bf16(exchange[(warp * 16 + lane / 4 + k / 2 * 8) * (kTokens + 8) + token]);
+        const float v = swiglu(g, u, a.limit, a.route_weights[a.list.pairs[first + token]]);
         store_bf16(a.hidden, static_cast<std::int64_t>(first + token) * a.inner + row + k / 2 * 8, v);
       }
   } else {
@@ -329,12 +304,7 @@ __global__ void __launch_bounds__(256)
   release_successor();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= count) return;
-  float a = to_float(g[i]), b = to_float(u[i]);
-  if (limit > 0.0f) {
-    a = fminf(a, limit);
-    b = fminf(fmaxf(b, -limit), limit);
-  }
-  out[i] = to_bf16(a / (1.0f + expf(-a)) * b);
+  out[i] = to_bf16(swiglu(to_float(g[i]), to_float(u[i]), limit, 1.0f));
 }
 
 // One warp per group of 128 columns. `lane_columns`: consecutive columns that one of four lanes owns in a
@@ -439,9 +409,8 @@ void launch_gemm(std::span<const GemmJob> jobs, std::int64_t tokens, cudaStream_
 
 void launch_gemm_experts_up(const ExpertArguments& a, const std::uint16_t* x, std::int32_t* tiles,
                             cudaStream_t stream) {
-  require(a.list.slots <= 512 && a.inner % 64 == 0, "up to 512 experts, an inner width in multiples of 64");
-  launch({dim3(1), dim3(512), 0, stream, true, "gemm_tiles"}, tile_list_kernel,
-         static_cast<const std::int32_t*>(a.list.count), a.list.slots, tiles);
+  require(a.inner % 64 == 0, "an inner width in multiples of 64");
+  launch_tile_list(a.list, kTokens, tiles, stream);
   const Launch how{dim3(static_cast<unsigned>(a.inner / 64), most_tiles(a)),
                    dim3(kThreads),
                    kSharedBytes,

@@ -23,13 +23,22 @@ struct IndexArguments {
   std::int32_t* count = nullptr;     // [T]
 };
 void launch_index_scores(const IndexArguments& a, int multiprocessors, cudaStream_t stream);
-// `clusters`: long rows by a cluster of CTAs (placement/schedule.h topk_ctas), else by one.
-void launch_topk(const IndexArguments& a, bool clusters, cudaStream_t stream);
+// `cluster_bytes`: shared memory that a CTA may have, where long rows may be a cluster's; 0: one CTA a row
+// (placement/schedule.h topk_ctas).
+void launch_topk(const IndexArguments& a, std::int64_t cluster_bytes, cudaStream_t stream);
 
-// Top-k of rows of any length given by the caller, for tests: lengths[T] may be negative (treated as 0).
-// `stride` is a multiple of 4.
-void launch_topk_rows(const float* scores, std::int64_t stride, const std::int32_t* lengths,
-                      std::int32_t rows, std::int32_t topk, bool clusters, std::int32_t* selected,
-                      std::int32_t* count, cudaStream_t stream);
+// Top-k of rows of floats outside the step: draws, tests, benchmarks.
+struct TopkRows {
+  const float* scores = nullptr;
+  std::int64_t stride = 0;  // a multiple of 4
+  std::int32_t rows = 0;
+  const std::int32_t* row = nullptr;      // [rows] which row of `scores` each is; null: in order
+  const std::int32_t* lengths = nullptr;  // [rows], a negative one is 0; null: `length` for all
+  std::int32_t length = 0;
+  std::int32_t topk = 0;
+  std::int32_t* selected = nullptr;  // [rows][topk] ascending, -1 beyond count
+  std::int32_t* count = nullptr;     // [rows]
+};
+void launch_topk_rows(const TopkRows& a, std::int64_t cluster_bytes, cudaStream_t stream);
 
 }  // namespace pivot::cuda

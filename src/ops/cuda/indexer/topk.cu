@@ -22,8 +22,7 @@ namespace pivot::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr int kBins = 2048;
-constexpr int kClusterShare = kTopkClusterEntries / kTopkClusterCtas;  // keys of one CTA
+constexpr int kBins = kTopkBins;
 
 __device__ __forceinline__ std::uint32_t order_key(float x) {
   if (!(x == x)) return 0;  // NaN: below -inf, whose key is 0x007fffff
@@ -185,9 +184,9 @@ __device__ void topk_row(const float* scores, int n, int k, std::int32_t* select
     topk_row_of<false>(scores, n, k, selected, count);
 }
 
-// A row of one cluster. `shared`: kClusterShare keys, then three histograms.
+// A row of one cluster. `shared`: `capacity` keys, then three histograms.
 __device__ void topk_row_of_cluster(const float* scores, int n, int k, std::int32_t* selected,
-                                    std::int32_t* count, std::uint32_t* shared) {
+                                    std::int32_t* count, std::uint32_t* shared, int capacity) {
   namespace cg = cooperative_groups;
   __shared__ FindScratch find;
   __shared__ int warp_above[32], warp_equal[32];
@@ -196,7 +195,7 @@ __device__ void topk_row_of_cluster(const float* scores, int n, int k, std::int3
   const int rank = static_cast<int>(cluster.block_rank());
   const int tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
   std::uint32_t* keys = shared;
-  int* bins = reinterpret_cast<int*>(shared + kClusterShare);
+  int* bins = reinterpret_cast<int*>(shared + capacity);
   const int share = ((n + kTopkClusterCtas - 1) / kTopkClusterCtas + 31) / 32 * 32;
   const int begin = min(n, rank * share), mine = min(n, begin + share) - begin;
   for (int i = tid; i < 3 * kBins; i += kThreads) bins[i] = 0;
@@ -271,26 +270,35 @@ __device__ void topk_row_of_cluster(const float* scores, int n, int k, std::int3
 
 // The cluster's rows: short ones by its first CTA alone.
 __device__ void topk_cluster_row(const float* scores, int n, int k, std::int32_t* selected,
-                                 std::int32_t* count, std::uint32_t* shared) {
-  if (n > k && n > kHeld * kThreads) return topk_row_of_cluster(scores, n, k, selected, count, shared);
+                                 std::int32_t* count, std::uint32_t* shared, int capacity) {
+  if (n > k && n > kHeld * kThreads)
+    return topk_row_of_cluster(scores, n, k, selected, count, shared, capacity);
   if (cooperative_groups::this_cluster().block_rank() == 0) topk_row(scores, n, k, selected, count);
 }
 
-__global__ void __launch_bounds__(kThreads) topk_step_cluster_kernel(IndexArguments a) {
+__global__ void __launch_bounds__(kThreads) topk_step_cluster_kernel(IndexArguments a, int capacity) {
   extern __shared__ __align__(16) std::uint32_t cluster_shared[];
   wait_for_predecessor();
   release_successor();
   const std::int64_t t = blockIdx.x / kTopkClusterCtas;
   topk_cluster_row(a.scores + t * a.score_stride, (a.batch.positions[t] + 1) / 4, a.topk,
-                   a.selected + t * a.topk, a.count + t, cluster_shared);
+                   a.selected + t * a.topk, a.count + t, cluster_shared, capacity);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    topk_rows_cluster_kernel(const float* scores, std::int64_t stride, const std::int32_t* lengths, int topk,
-                             std::int32_t* selected, std::int32_t* count) {
+__device__ __forceinline__ const float* scores_of(const TopkRows& a, std::int64_t t) {
+  return a.scores + (a.row == nullptr ? t : a.row[t]) * a.stride;
+}
+__device__ __forceinline__ int length_of(const TopkRows& a, std::int64_t t) {
+  return a.lengths == nullptr ? a.length : a.lengths[t];
+}
+
+__global__ void __launch_bounds__(kThreads) topk_rows_cluster_kernel(TopkRows a, int capacity) {
   extern __shared__ __align__(16) std::uint32_t cluster_shared[];
+  wait_for_predecessor();
+  release_successor();
   const std::int64_t t = blockIdx.x / kTopkClusterCtas;
-  topk_cluster_row(scores + t * stride, lengths[t], topk, selected + t * topk, count + t, cluster_shared);
+  topk_cluster_row(scores_of(a, t), length_of(a, t), a.topk, a.selected + t * a.topk, a.count + t,
+                   cluster_shared, capacity);
 }
 
 __global__ void __launch_bounds__(kThreads) topk_step_kernel(IndexArguments a) {
@@ -301,44 +309,44 @@ __global__ void __launch_bounds__(kThreads) topk_step_kernel(IndexArguments a) {
            a.count + t);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    topk_rows_kernel(const float* scores, std::int64_t stride, const std::int32_t* lengths, int topk,
-                     std::int32_t* selected, std::int32_t* count) {
+__global__ void __launch_bounds__(kThreads) topk_rows_kernel(TopkRows a) {
+  wait_for_predecessor();
+  release_successor();
   const std::int64_t t = blockIdx.x;
-  topk_row(scores + t * stride, lengths[t], topk, selected + t * topk, count + t);
+  topk_row(scores_of(a, t), length_of(a, t), a.topk, a.selected + t * a.topk, a.count + t);
 }
 
 }  // namespace
 
 namespace {
-Launch topk_rows_launch(std::int64_t rows, int ctas, cudaStream_t stream, bool overlap) {
-  Launch how{dim3(static_cast<unsigned>(rows * ctas)), dim3(kThreads), 0, stream, overlap, "topk"};
+Launch topk_launch(std::int64_t rows, int ctas, std::int64_t entries, cudaStream_t stream) {
+  Launch how{dim3(static_cast<unsigned>(rows * ctas)), dim3(kThreads), 0, stream, true, "topk"};
   if (ctas > 1) {
     how.cluster = static_cast<unsigned>(ctas);
-    how.shared_bytes = (kClusterShare + 3 * kBins) * sizeof(std::uint32_t);
+    how.shared_bytes = static_cast<std::size_t>(topk_shared_bytes(entries));
   }
   return how;
 }
 }  // namespace
 
-void launch_topk(const IndexArguments& a, bool clusters, cudaStream_t stream) {
-  const int ctas = clusters ? topk_ctas(a.score_stride) : 1;
-  const Launch how = topk_rows_launch(a.batch.num_tokens, ctas, stream, true);
+void launch_topk(const IndexArguments& a, std::int64_t cluster_bytes, cudaStream_t stream) {
+  const int ctas = topk_ctas(a.score_stride, cluster_bytes);
+  const Launch how = topk_launch(a.batch.num_tokens, ctas, a.score_stride, stream);
   if (ctas > 1)
-    launch(how, topk_step_cluster_kernel, a);
+    launch(how, topk_step_cluster_kernel, a, static_cast<int>(topk_share(a.score_stride)));
   else
     launch(how, topk_step_kernel, a);
 }
 
-void launch_topk_rows(const float* scores, std::int64_t stride, const std::int32_t* lengths,
-                      std::int32_t rows, std::int32_t topk, bool clusters, std::int32_t* selected,
-                      std::int32_t* count, cudaStream_t stream) {
-  const int ctas = clusters ? topk_ctas(stride) : 1;
-  const Launch how = topk_rows_launch(rows, ctas, stream, false);
+void launch_topk_rows(const TopkRows& a, std::int64_t cluster_bytes, cudaStream_t stream) {
+  require(a.stride % 4 == 0, "rows of scores that start at multiples of 16 bytes");
+  const std::int64_t longest = a.lengths == nullptr ? a.length : a.stride;
+  const int ctas = topk_ctas(longest, cluster_bytes);
+  const Launch how = topk_launch(a.rows, ctas, longest, stream);
   if (ctas > 1)
-    launch(how, topk_rows_cluster_kernel, scores, stride, lengths, topk, selected, count);
+    launch(how, topk_rows_cluster_kernel, a, static_cast<int>(topk_share(longest)));
   else
-    launch(how, topk_rows_kernel, scores, stride, lengths, topk, selected, count);
+    launch(how, topk_rows_kernel, a);
 }
 
 }  // namespace pivot::cuda

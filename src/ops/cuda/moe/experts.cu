@@ -15,6 +15,7 @@
 #include "ops/cuda/linear/linear.h"
 #include "ops/cuda/linear/tile_product.cuh"
 #include "ops/cuda/moe/moe.h"
+#include "ops/cuda/moe/swiglu.cuh"
 #include "ops/cuda/runtime/launch.h"
 
 namespace pivot::cuda {
@@ -120,18 +121,13 @@ __global__ void __launch_bounds__(kThreads, 5) up_kernel(const __grid_constant__
   const auto finish = [&](int done, int count, const float(&sum)[2]) {
     const int row = blockIdx.x * 16 + threadIdx.x / 8, i = threadIdx.x % 8;
     if (threadIdx.x >= 128 || row >= a.inner || i >= count) return;
-    float g = round_bf16(sum[0] * post_factor<Routed>(a, shared, expert.w1));
-    float u = round_bf16(sum[1] * post_factor<Routed>(a, shared, expert.w3));
+    const float g = round_bf16(sum[0] * post_factor<Routed>(a, shared, expert.w1));
+    const float u = round_bf16(sum[1] * post_factor<Routed>(a, shared, expert.w3));
     const int place = slot.first + done + i;
     const float weight =
         shared ? 1.0f : a.route_weights[a.direct_ids != nullptr ? place : a.list.pairs[place]];
-    if (a.limit > 0.0f) {
-      g = fminf(g, a.limit);
-      u = fminf(fmaxf(u, -a.limit), a.limit);
-    }
-    const float v = g / (1.0f + expf(-g)) * u * weight;
     const std::int64_t out = shared ? static_cast<std::int64_t>(a.tokens) * a.chosen + place : place;
-    store_bf16(a.hidden, out * a.inner + row, v);
+    store_bf16(a.hidden, out * a.inner + row, swiglu(g, u, a.limit, weight));
   };
   if (shared) {
     const ProductInput in{a.shared_x, a.shared_scales, nullptr, a.width};

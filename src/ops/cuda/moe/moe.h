@@ -42,6 +42,11 @@ struct WorkList {
 void launch_work_list(const std::int32_t* ids, std::int32_t tokens, std::int32_t chosen, std::int32_t experts,
                       const DeviceExpert* table, const WorkList& list, cudaStream_t stream);
 
+// tiles[s], s in [0, slots]: tiles of `tile_tokens` tokens of the slots before s. REQUIRES: at most
+// kMaxExperts slots.
+void launch_tile_list(const WorkList& list, std::int32_t tile_tokens, std::int32_t* tiles,
+                      cudaStream_t stream);
+
 // How activations reach the experts.
 enum class ExpertInput : std::uint8_t { kFp8, kBf16, kNvfp4 };
 

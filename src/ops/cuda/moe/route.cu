@@ -199,6 +199,26 @@ __global__ void __launch_bounds__(kListThreads)
   }
 }
 
+// Prefix sums of the token tiles of every slot.
+__global__ void __launch_bounds__(kMaxExperts)
+    tile_list_kernel(const std::int32_t* count, int slots, int tile_tokens, std::int32_t* tiles) {
+  __shared__ int sums[kMaxExperts / 32];
+  wait_for_predecessor();
+  release_successor();
+  const int s = threadIdx.x, warp = s / 32, lane = s % 32;
+  const int own = s < slots ? (count[s] + tile_tokens - 1) / tile_tokens : 0;
+  int before = own;
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, before, step);
+    if (lane >= step) before += other;
+  }
+  if (lane == 31) sums[warp] = before;
+  __syncthreads();
+  for (int w = 0; w < warp; ++w) before += sums[w];
+  if (s == 0) tiles[0] = 0;
+  if (s < slots) tiles[s + 1] = before;
+}
+
 }  // namespace
 
 void launch_route(const RouteArguments& a, cudaStream_t stream) {
@@ -215,6 +235,13 @@ void launch_work_list(const std::int32_t* ids, std::int32_t tokens, std::int32_t
       tokens * chosen <= kFewPairs ? 0 : static_cast<std::size_t>(experts) * 32 * sizeof(int);
   launch({dim3(1), dim3(kListThreads), shared, stream, true, "work_list"}, work_list_kernel, ids, tokens,
          chosen, experts, table, list);
+}
+
+void launch_tile_list(const WorkList& list, std::int32_t tile_tokens, std::int32_t* tiles,
+                      cudaStream_t stream) {
+  require(list.slots <= kMaxExperts, "up to 512 experts");
+  launch({dim3(1), dim3(kMaxExperts), 0, stream, true, "tile_list"}, tile_list_kernel,
+         static_cast<const std::int32_t*>(list.count), list.slots, tile_tokens, tiles);
 }
 
 }  // namespace pivot::cuda

@@ -26,13 +26,16 @@ std::int32_t attention_splits(std::int64_t tokens, std::int32_t heads, std::int6
 
 bool experts_fill_tiles(std::int64_t pairs, std::int64_t experts) { return pairs >= 16 * experts; }
 
-std::int32_t attention_head_groups(std::int64_t tokens, std::int32_t heads, int multiprocessors) {
-  return heads % (4 * kAttentionHeads) == 0 && tokens >= 2 * multiprocessors ? 4 : 1;
+std::int32_t attention_head_groups(std::int64_t tokens, std::int32_t heads, std::int32_t head_dim,
+                                   int multiprocessors, std::int64_t shared_bytes) {
+  const bool fill = heads % (4 * kAttentionHeads) == 0 && tokens >= 2 * multiprocessors;
+  return fill && attention_shared_bytes(head_dim, 4) <= shared_bytes ? 4 : 1;
 }
 
-int topk_ctas(std::int64_t entries) {
+int topk_ctas(std::int64_t entries, std::int64_t shared_bytes) {
   constexpr std::int64_t kOneCta = 8192;  // keys that one CTA holds in registers
-  return entries > kOneCta && entries <= kTopkClusterEntries ? kTopkClusterCtas : 1;
+  const bool fits = topk_shared_bytes(entries) + kTopkStaticBytes <= shared_bytes;
+  return entries > kOneCta && entries <= kTopkClusterEntries && fits ? kTopkClusterCtas : 1;
 }
 
 std::int64_t score_slice_tokens(std::int64_t tokens, std::int64_t score_stride) {

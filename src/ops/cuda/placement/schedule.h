@@ -26,13 +26,41 @@ std::int32_t attention_splits(std::int64_t tokens, std::int32_t heads, std::int6
                               int multiprocessors);
 
 // CTAs that choose the top-k of one row of at most `entries`: 1, or a cluster whose CTAs keep the keys of the
-// whole row in their shared memory.
+// whole row in their shared memory, if a CTA may have `shared_bytes` of it (227 KB on sm_90a, 99 KB on
+// sm_120a; 0: no clusters).
 inline constexpr int kTopkClusterCtas = 8;
 inline constexpr int kTopkClusterEntries = 262144;
-int topk_ctas(std::int64_t entries);
+inline constexpr int kTopkBins = 2048;
+inline constexpr int kTopkStaticBytes = 20 * 1024;  // what the kernels declare beside the keys and histograms
+// Keys of one CTA of a cluster, and the shared memory it asks for at launch.
+constexpr std::int64_t topk_share(std::int64_t entries) {
+  return ((entries + kTopkClusterCtas - 1) / kTopkClusterCtas + 31) / 32 * 32;
+}
+constexpr std::int64_t topk_shared_bytes(std::int64_t entries) {
+  return (topk_share(entries) + 3 * kTopkBins) * 4;
+}
+int topk_ctas(std::int64_t entries, std::int64_t shared_bytes);
 
-// Groups of kAttentionHeads heads that one CTA takes: four once the queries alone fill the card.
-std::int32_t attention_head_groups(std::int64_t tokens, std::int32_t heads, int multiprocessors);
+// The slot of token tile `tile`, given the tiles before each slot (tiles[slots]: of all): the last one that
+// starts at or before it, since slots without tokens share their successor's start. REQUIRES: tile <
+// tiles[slots], slots <= 512.
+constexpr int slot_of_tile(const std::int32_t* tiles, int slots, int tile) {
+  int slot = 0;
+  for (int step = 256; step > 0; step /= 2)
+    if (slot + step < slots && tiles[slot + step] <= tile) slot += step;
+  return slot;
+}
+
+// Groups of kAttentionHeads heads that one CTA takes: four once the queries alone fill the card, if the
+// shared memory that a CTA may have holds their queries beside a tile of keys (227 KB on sm_90a: yes; 99 KB
+// on sm_120a: no).
+constexpr std::int64_t attention_shared_bytes(std::int32_t head_dim, int groups) {
+  const std::int64_t row = 2 * (head_dim + 8);  // BF16; the pad spreads rows over the banks
+  return (groups * kAttentionHeads + kAttentionKeys) * row +
+         groups * kAttentionHeads * 2 * (kAttentionKeys + 8) + groups * 2 * 4 * kAttentionHeads * 4;
+}
+std::int32_t attention_head_groups(std::int64_t tokens, std::int32_t heads, std::int32_t head_dim,
+                                   int multiprocessors, std::int64_t shared_bytes);
 
 // Tokens of one slice of index scoring, so that the fp32 scores stay within 1 GiB.
 std::int64_t score_slice_tokens(std::int64_t tokens, std::int64_t score_stride);
