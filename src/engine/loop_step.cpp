@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "engine/device_draw.h"
 #include "engine/loop.h"
 
 namespace pivot {
@@ -16,6 +17,14 @@ constexpr std::int64_t kMinCachedTokens = 32;
 constexpr std::size_t kMinParallelDraws = 4;
 // A device that fails this many steps in a row is given up.
 constexpr std::int32_t kMaxFailedSteps = 3;
+
+// Whether the next token depends on nothing but the row of logits: a draw that the device can make. The first
+// token of an answer is the host's, because the row is kept beside the prompt's state.
+bool needs_only_its_row(const Choice& choice) {
+  return choice.generated_tokens() > 0 && choice.constraint == nullptr &&
+         choice.generated_tokens() >= choice.request->spec.min_new_tokens &&
+         device_draw_takes(choice.sampling);
+}
 
 }  // namespace
 
@@ -161,6 +170,9 @@ Result<> Engine::Loop::forward(std::vector<Share>& shares) {
 
 void Engine::Loop::after_forward(std::vector<Share>& shares) {
   std::vector<Draw> draws;
+  std::vector<DeviceDraw> device_draws;
+  std::vector<Choice*> device_choices;
+  const bool on_device = draws_on_device(model_->backend());
   for (const Share& share : shares) {
     Choice& choice = *share.choice;
     if (choice.generated_tokens() == 0 || share.tokens > 1)
@@ -174,10 +186,32 @@ void Engine::Loop::after_forward(std::vector<Share>& shares) {
       choice.stops.pop_back();
       if (choice.remaining() > 0) keep_state(choice, {});
     }
-    if (choice.remaining() == 0)
-      draws.push_back({&choice, logits_row(share.first_row + share.rows - 1), {}, SampledToken{}});
+    const std::int32_t row = share.first_row + share.rows - 1;
+    if (choice.remaining() == 0 && on_device && needs_only_its_row(choice)) {
+      device_draws.push_back({row, &choice.sampling, choice.ids.size(), {}, false});
+      device_choices.push_back(&choice);
+    } else if (choice.remaining() == 0)
+      draws.push_back({&choice, logits_row(row), {}, SampledToken{}});
     else if (choice.generated_tokens() == 0 && choice.index == 0)
       choice.request->sink(choice.request->id, 0, PrefillEvent{choice.position(), choice.prompt_tokens()});
+  }
+  if (!device_draws.empty()) {
+    const Result<> drawn =
+        draw_on_device(model_->backend(), model_->logits(), config().vocab_size, device_draws);
+    for (std::size_t i = 0; i < device_draws.size(); ++i) {
+      const DeviceDraw& d = device_draws[i];
+      Draw answer{device_choices[i], {}, {}, SampledToken{}};
+      if (!drawn)
+        answer.token = fail(drawn.error());
+      else if (d.drawn)
+        answer.token->id = d.id;
+      else {
+        answer.logits = logits_row(d.row);
+        draws.push_back(std::move(answer));
+        continue;
+      }
+      handle_draw(answer);
+    }
   }
   draw(draws);
 }

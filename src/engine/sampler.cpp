@@ -5,6 +5,8 @@
 #include <limits>
 #include <optional>
 
+#include "numeric/philox.h"
+
 namespace pivot {
 namespace {
 
@@ -182,23 +184,7 @@ std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, std::int32
   return top;
 }
 
-double uniform(std::uint64_t seed, std::uint64_t counter) {
-  // Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
-  std::uint32_t x[4] = {static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0};
-  std::uint32_t key[2] = {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t a = std::uint64_t{0xd2511f53u} * x[0];
-    const std::uint64_t b = std::uint64_t{0xcd9e8d57u} * x[2];
-    const std::uint32_t next[4] = {
-        static_cast<std::uint32_t>(b >> 32) ^ x[1] ^ key[0], static_cast<std::uint32_t>(b),
-        static_cast<std::uint32_t>(a >> 32) ^ x[3] ^ key[1], static_cast<std::uint32_t>(a)};
-    std::copy(std::begin(next), std::end(next), std::begin(x));
-    key[0] += 0x9e3779b9u;
-    key[1] += 0xbb67ae85u;
-  }
-  const std::uint64_t bits = (std::uint64_t{x[0]} << 32 | x[1]) >> 11;
-  return static_cast<double>(bits) * 0x1p-53;
-}
+double uniform(std::uint64_t seed, std::uint64_t counter) { return philox_uniform(seed, counter); }
 
 Result<SampledToken> sample(std::span<const float> logits, const SamplingParams& params,
                             std::uint64_t counter) {
