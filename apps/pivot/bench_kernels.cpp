@@ -1,215 +1,139 @@
-// Single operators of a decode step. Each is a chain over the layers that have it, so that weights are cold,
-// in one run_step, so that a back-end which replays steps replays the chain.
+// pivot bench kernels: on a GPU the operators of one synthetic model; on a CPU bench_cpu_kernels.h's list.
 #include <algorithm>
-#include <chrono>
-#include <functional>
-#include <numeric>
 
-#include "bench_model.h"
-#include "model/workspace.h"
-#include "ops/rope.h"
+#include "base/report/units.h"
+#include "bench.h"
+#include "bench_cpu_kernels.h"
+#include "bench_operators.h"
+#include "checkpoint/flash_config.h"
+#include "engine/devices.h"
 
 namespace pivot::cli {
 namespace {
 
-double bytes_of(const Matrix& m) { return static_cast<double>(m.code_bytes() + m.scale_bytes()); }
+using report::Align;
+using report::Cell;
+using report::Table;
+using report::Tone;
 
-struct Chain {
-  std::string name;
-  int ratio;  // of the layers it runs over; -1: all
-  std::function<void(const LayerContext&, const LayerWeights&, const LayerCacheView&)> call;
-  std::function<double(const LayerWeights&)> bytes;
-};
+Result<int> run_cuda(const BenchOptions& given) {
+  BenchOptions options = given;
+  if (options.synthetic.empty()) options.synthetic = "flash";
+  if (options.contexts.empty()) options.contexts = {4096};
+  if (options.batches.empty()) options.batches = {1};
+  if (!options.operators.empty())
+    return fail(ErrorCode::kInvalidArgument, "--op is of the CPU; on a GPU all operators are timed");
+  PIVOT_TRY(Bench bench, open_bench(options, "kernels"));
+  for (const std::int64_t context : options.contexts)
+    for (const std::int32_t batch : options.batches) {
+      PIVOT_TRY(const std::unique_ptr<OperatorBench> operators,
+                OperatorBench::create(bench.backend, bench.weights, bench.knobs, {context, batch, false}));
+      Table table;
+      table.caption = fmt::format("context {}, batch {}", context, batch);
+      table.columns = {{"operator", Align::kLeft}, {"calls", Align::kRight}, {"us", Align::kRight},
+                       {"MB", Align::kRight},      {"GB/s", Align::kRight},  {"share", Align::kRight}};
+      for (const std::string_view name : operators->names()) {
+        PIVOT_TRY(const std::optional<OperatorResult> r, operators->run(name, {3, 9, 0.0}));
+        if (!r) continue;
+        const double rate = r->cost.bytes / r->seconds, share = rate / bench.read_bytes_per_second;
+        bench.json["results"].push_back({{"context", context},
+                                         {"batch", batch},
+                                         {"operator", r->name},
+                                         {"calls", r->calls},
+                                         {"microseconds", r->seconds * 1e6},
+                                         {"bytes", r->cost.bytes},
+                                         {"share_of_read_bandwidth", share}});
+        table.rows.push_back({r->name, std::to_string(r->calls), fmt::format("{:.2f}", r->seconds * 1e6),
+                              fmt::format("{:.2f}", r->cost.bytes * 1e-6), fmt::format("{:.1f}", rate * 1e-9),
+                              report::format_percent(share)});
+      }
+      bench.document.add(std::move(table));
+    }
+  return finish_bench(options, bench);
+}
+
+Result<int> run_cpu(const BenchOptions& given) {
+  BenchOptions options = given;
+  if (!options.synthetic.empty() && options.synthetic != "flash")
+    return fail(ErrorCode::kInvalidArgument,
+                "--synthetic is \"{}\"; the operators are timed at the shapes of flash", options.synthetic);
+  if (options.contexts.empty()) options.contexts = {65536};
+  if (options.batches.empty()) options.batches = {1, 8};
+  PIVOT_TRY_VOID(check_bench_numbers(options, flash_config().max_position_embeddings - 65536));
+  PIVOT_TRY(const std::vector<CpuKernel> kernels, choose_cpu_kernels(options.operators));
+  CpuKernelSizes sizes;
+  sizes.context = options.contexts.front();
+  sizes.batches = options.batches;
+  sizes.prompt_tokens = options.tokens;
+  sizes.working_set_bytes = options.working_set_mib << 20;
+  sizes.threads = options.threads;
+  PIVOT_TRY_VOID(check_memory(cpu_kernels_bytes(kernels, sizes), available_memory_bytes(), "bench kernels",
+                              "choose a smaller --working-set"));
+  PIVOT_TRY(Bench bench, open_without_model(options, "kernels"));
+  bench.json["model"] = "DeepSeek-V4-Flash shapes, random weights";
+  bench.json["context"] = sizes.context;
+  Table table;
+  table.caption = fmt::format(
+      "Operators at the shapes of DeepSeek-V4-Flash, context {}; a share is that of the bound: "
+      "reading, or the instruction named",
+      report::format_count(sizes.context));
+  table.columns = {{"operator", Align::kLeft}, {"tokens", Align::kRight}, {"set", Align::kRight},
+                   {"us", Align::kRight},      {"MB", Align::kRight},     {"GB/s", Align::kRight},
+                   {"Gop/s", Align::kRight},   {"bound", Align::kLeft},   {"share", Align::kRight}};
+  const auto tell = [&](const CpuKernel& kernel, const CpuKernelResult& r) {
+    const double peak = bench.floors->peak(kernel.instruction);
+    const Bound bound = bound_of(r.cost, bench.floors->read_all_threads, peak);
+    const double share = bound.seconds / r.seconds;
+    bench.json["results"].push_back({{"operator", kernel.name},
+                                     {"what", kernel.what},
+                                     {"tokens", r.tokens},
+                                     {"prompt", r.prompt},
+                                     {"calls", r.calls},
+                                     {"working_set_bytes", r.working_set_bytes},
+                                     {"microseconds", r.seconds * 1e6},
+                                     {"microseconds_min", r.best_seconds * 1e6},
+                                     {"bytes", r.cost.bytes},
+                                     {"flops", r.cost.flops},
+                                     {"bytes_per_second", r.cost.bytes / r.seconds},
+                                     {"flops_per_second", r.cost.flops / r.seconds},
+                                     {"bound", bound.memory ? "memory" : "compute"},
+                                     {"instruction", kernel.instruction},
+                                     {"bound_microseconds", bound.seconds * 1e6},
+                                     {"share_of_bound", share},
+                                     {"share_of_bound_best", bound.seconds / r.best_seconds}});
+    table.rows.push_back(
+        {std::string(kernel.name), fmt::format("{}{}", r.tokens, r.prompt ? " (prompt)" : ""),
+         report::format_bytes(r.working_set_bytes), fmt::format("{:.1f}", r.seconds * 1e6),
+         fmt::format("{:.2f}", r.cost.bytes * 1e-6), fmt::format("{:.2f}", r.cost.bytes / r.seconds * 1e-9),
+         fmt::format("{:.1f}", r.cost.flops / r.seconds * 1e-9),
+         bound.memory ? std::string("reading") : std::string(kernel.instruction),
+         Cell(report::format_percent(share), share >= 0.65  ? Tone::kGood
+                                             : share >= 0.4 ? Tone::kPlain
+                                                            : Tone::kWarning)});
+  };
+  for (const CpuKernel& kernel : kernels) {
+    show_status(fmt::format("timing {}", kernel.name));
+    PIVOT_TRY(const std::vector<CpuKernelResult> results,
+              run_cpu_kernel(kernel, bench.backend, bench.knobs, sizes));
+    for (const CpuKernelResult& result : results) tell(kernel, result);
+  }
+  bench.document.add(std::move(table));
+  report::Items legend;
+  for (const CpuKernel& kernel : kernels)
+    legend.items.push_back({std::string(kernel.name), std::string(kernel.what), "", Tone::kMuted});
+  bench.document.add(std::move(legend));
+  return finish_bench(options, bench);
+}
 
 }  // namespace
 
-Result<std::vector<KernelResult>> bench_kernels(const std::shared_ptr<Backend>& backend,
-                                                const std::shared_ptr<const ModelWeights>& weights,
-                                                const Knobs& knobs, const DecodeCase& wanted) {
-  PIVOT_TRY(const std::unique_ptr<BenchModel> bench,
-            BenchModel::create(backend, weights, knobs, {wanted.context, wanted.batch, 8, wanted.batch}));
-  // Steps leave every activation buffer of the model's own workspace filled; these chains use another one.
-  const ModelConfig& c = bench->model().config();
-  const std::int32_t topk = bench->model().index_topk(), tokens = wanted.batch;
-  PIVOT_TRY(const std::unique_ptr<Workspace> w,
-            Workspace::create(backend, c, {tokens, tokens, tokens, topk}));
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens)), positions(ids.size()), rows(ids.size());
-  std::vector<SequenceSpan> spans;
-  std::mt19937 random(7);
-  const auto position = static_cast<std::int32_t>(bench->position());
-  for (std::int32_t i = 0; i < tokens; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    ids[at] = static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(c.vocab_size));
-    positions[at] = position;
-    rows[at] = i;
-    spans.push_back({i, 1, position, bench->slot(i), i});
-  }
-  const auto upload = [&](void* device, const auto& host) {
-    backend->upload(device, host.data(), static_cast<std::int64_t>(host.size() * sizeof(host[0])));
-  };
-  upload(w->token_ids, ids);
-  upload(w->positions, positions);
-  upload(w->span_of, rows);
-  upload(w->spans, spans);
-  upload(w->logit_rows, rows);
-  const StepBatch batch{tokens, w->token_ids, w->positions, w->span_of, tokens, w->spans, spans.data()};
-  const std::vector<float> main = rope_frequencies(c.rope_main, c.qk_rope_head_dim),
-                           compress = rope_frequencies(c.rope_compress, c.qk_rope_head_dim);
-
-  const double kv_row = bench->layout().kv.row_bytes(), key_row = bench->layout().index_key.row_bytes();
-  const double window = static_cast<double>(std::min<std::int64_t>(wanted.context, c.sliding_window));
-  const double entries4 = static_cast<double>(wanted.context / 4);
-  const bool choose = topk > 0;
-  // A balanced set of distinct experts: what random ids give.
-  const double all = static_cast<double>(c.n_routed_experts), k = static_cast<double>(c.num_experts_per_tok);
-  double missed = 1.0;
-  for (std::int32_t i = 0; i < tokens; ++i) missed *= 1.0 - k / all;
-  const double experts = all * (1.0 - missed);
-
-  const auto latent = [&](const LayerContext& l, const LayerWeights& lw, const LayerCacheView& cache) {
-    backend->latent(l, knobs, batch,
-                    {.weights = &lw.attn,
-                     .x = w->x,
-                     .qr = w->qr,
-                     .kv = w->kv,
-                     .kv_scales = cache.window.layout.format == RowFormat::kKvPacked ? w->kv_scales : nullptr,
-                     .index_weights = l.ratio == 4 ? w->index_weights : nullptr,
-                     .cache = cache});
-  };
-  const auto latent_bytes = [](const LayerWeights& lw) {
-    double bytes = bytes_of(lw.attn.wq_a) + bytes_of(lw.attn.wkv);
-    if (lw.attn.compressor) bytes += bytes_of(lw.attn.compressor->wkv) + bytes_of(lw.attn.compressor->wgate);
-    if (lw.attn.indexer)
-      bytes += bytes_of(lw.attn.indexer->weights_proj) + bytes_of(lw.attn.indexer->compressor.wkv) +
-               bytes_of(lw.attn.indexer->compressor.wgate);
-    return bytes;
-  };
-  const auto attention = [&](const LayerContext& l, const LayerWeights& lw, const LayerCacheView& cache) {
-    const bool selects = l.ratio == 4 && choose;
-    backend->attention(
-        l, knobs, batch,
-        {.weights = &lw.attn,
-         .q = w->q,
-         .kv = w->kv,
-         .kv_scales = cache.window.layout.format == RowFormat::kKvPacked ? w->kv_scales : nullptr,
-         .cache = cache,
-         .selected = selects ? w->selected : nullptr,
-         .selected_count = selects ? w->selected_count : nullptr,
-         .topk = selects ? topk : 0,
-         .o = w->o});
-  };
-  const std::vector<Chain> chains = {
-      {"hc_seam", -1,
-       [&](const LayerContext& l, const LayerWeights& lw, const LayerCacheView&) {
-         backend->hc_seam(l, knobs, batch,
-                          {.hc = &lw.attn_hc,
-                           .norm = lw.attn_norm,
-                           .h = w->h,
-                           .sublayer_out = w->out,
-                           .post = w->post,
-                           .comb = w->comb,
-                           .x = w->x});
-       },
-       [](const LayerWeights& lw) { return 4.0 * static_cast<double>(lw.attn_hc.fn.size()); }},
-      {"latent (ratio 4)", 4, latent, latent_bytes},
-      {"latent (ratio 128)", 128, latent, latent_bytes},
-      {"query (ratio 4)", 4,
-       [&](const LayerContext& l, const LayerWeights& lw, const LayerCacheView&) {
-         backend->query(l, knobs, batch,
-                        {.weights = &lw.attn, .qr = w->qr, .q = w->q, .index_q = w->index_q});
-       },
-       [](const LayerWeights& lw) { return bytes_of(lw.attn.wq_b) + bytes_of(lw.attn.indexer->wq_b); }},
-      {"index_select", 4,
-       [&](const LayerContext& l, const LayerWeights&, const LayerCacheView& cache) {
-         if (choose)
-           backend->index_select(l, knobs, batch,
-                                 {.index_q = w->index_q,
-                                  .index_weights = w->index_weights,
-                                  .index_keys = cache.index_keys,
-                                  .topk = topk,
-                                  .selected = w->selected,
-                                  .count = w->selected_count});
-       },
-       [&](const LayerWeights&) { return choose ? tokens * entries4 * key_row : 0.0; }},
-      {"attention (ratio 4)", 4, attention,
-       [&](const LayerWeights&) {
-         const double chosen = choose ? std::min(entries4, static_cast<double>(topk)) : entries4;
-         return tokens * (window + chosen) * kv_row;
-       }},
-      {"attention (ratio 128)", 128, attention,
-       [&](const LayerWeights&) {
-         return tokens * (window + static_cast<double>(wanted.context / 128)) * kv_row;
-       }},
-      {"attention_out", -1,
-       [&](const LayerContext& l, const LayerWeights& lw, const LayerCacheView&) {
-         backend->attention_out(l, knobs, batch, {.weights = &lw.attn, .o = w->o, .out = w->out});
-       },
-       [](const LayerWeights& lw) { return bytes_of(lw.attn.wo_a) + bytes_of(lw.attn.wo_b); }},
-      {"route", -1,
-       [&](const LayerContext& l, const LayerWeights& lw, const LayerCacheView&) {
-         backend->route(l, knobs, batch,
-                        {.weights = &lw.ffn,
-                         .x = w->x,
-                         .expert_ids = w->expert_ids,
-                         .expert_weights = w->expert_weights,
-                         .margin = nullptr});
-       },
-       [](const LayerWeights& lw) { return bytes_of(lw.ffn.gate); }},
-      {"moe", -1,
-       [&](const LayerContext& l, const LayerWeights& lw, const LayerCacheView&) {
-         backend->moe(l, knobs, batch,
-                      {.weights = &lw.ffn,
-                       .x = w->x,
-                       .expert_ids = w->expert_ids,
-                       .expert_weights = w->expert_weights,
-                       .out = w->out});
-       },
-       [&](const LayerWeights& lw) {
-         const ExpertWeights& e = lw.ffn.shared;
-         return experts * expert_bytes(*weights) + bytes_of(e.w1) + bytes_of(e.w3) + bytes_of(e.w2);
-       }},
-      {"logits", -2,
-       [&](const LayerContext&, const LayerWeights&, const LayerCacheView&) {
-         backend->logits(knobs,
-                         {.head = weights->head, .x = w->final_x, .num_rows = tokens, .logits = w->logits});
-       },
-       [&](const LayerWeights&) { return bytes_of(weights->head); }},
-  };
-
-  backend->embed(batch,
-                 {.embed = weights->embed, .num_streams = static_cast<std::int32_t>(c.hc_mult), .h = w->h});
-  std::vector<KernelResult> results;
-  for (std::size_t i = 0; i < chains.size(); ++i) {
-    const Chain& chain = chains[i];
-    KernelResult result{chain.name, 0, 0.0, 0.0};
-    std::vector<LayerContext> contexts;
-    for (std::int32_t l = 0; l < c.num_hidden_layers; ++l) {
-      if (chain.ratio >= 0 ? c.ratio(l) != chain.ratio : chain.ratio == -2 && l > 0) continue;
-      contexts.push_back({&c, l, c.ratio(l), c.ratio(l) == 0 ? main.data() : compress.data()});
-      result.bytes += chain.bytes(weights->layers[static_cast<std::size_t>(l)]);
-    }
-    result.calls = static_cast<std::int32_t>(contexts.size());
-    if (result.calls == 0) continue;
-    const auto record = [&] {
-      for (const LayerContext& context : contexts) {
-        const auto l = static_cast<std::size_t>(context.layer);
-        chain.call(context, bench->model().weights().layers[l], bench->views()[l]);
-      }
-    };
-    std::vector<double> seconds;
-    for (int run = 0; run < 12; ++run) {
-      const auto begin = std::chrono::steady_clock::now();
-      backend->run_step({tokens, 0, 0xbe0c4000u + i}, record);
-      PIVOT_TRY_VOID(backend->synchronize());
-      if (run >= 3)
-        seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    }
-    std::sort(seconds.begin(), seconds.end());
-    result.seconds = seconds[seconds.size() / 2] / result.calls;
-    result.bytes /= result.calls;
-    results.push_back(result);
-  }
-  return results;
+Result<int> run_kernels(const BenchOptions& options) {
+  if (!options.model.empty())
+    return fail(ErrorCode::kInvalidArgument,
+                "bench kernels runs on the published shapes and takes no MODEL; found {}", options.model);
+  PIVOT_TRY(const std::shared_ptr<Backend> backend, make_backend(options.device, options.threads));
+  if (backend->name() == "cuda") return run_cuda(options);
+  return run_cpu(options);
 }
 
 }  // namespace pivot::cli
