@@ -72,7 +72,8 @@ void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepB
     a.routed_x = routed.x;
     a.routed_scales = routed.scales;
   }
-  launch_expert_up(a, stream_);
+  const bool bulk = switches_.bulk_experts && bulk_experts_take(a.routed_format, a.shared_format);
+  bulk ? launch_expert_up_bulk(a, stream_) : launch_expert_up(a, stream_);
 
   const auto* hidden = static_cast<const std::uint16_t*>(a.hidden);
   a.routed_v = hidden;
@@ -98,7 +99,7 @@ void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepB
     a.routed_v = values;
     a.routed_v_scales = nullptr;
   }
-  launch_expert_down(a, stream_);
+  bulk ? launch_expert_down_bulk(a, stream_) : launch_expert_down(a, stream_);
   launch_expert_sum(a, stream_);
 }
 

@@ -19,13 +19,18 @@ std::vector<BackendFactory> parity_backends() {
     };
   };
   // As it comes: wgmma for long steps on sm_90a, whose sums have another order; block-scaled products on
-  // sm_120a, which have one order. Then the decode kernels alone.
+  // sm_120a, which have one order. Then the decode kernels alone, and
+  // these with the experts that are not enabled yet.
   int major = 0, minor = 0;
   (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
   (void)cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
   CudaSwitches decode;
   decode.wgmma = decode.block_scaled = false;
-  return {{"cuda", make({}), cuda::has_block_scaled(major, minor)}, {"cuda_one_order", make(decode), true}};
+  CudaSwitches bulk = decode;
+  bulk.bulk_experts = true;
+  return {{"cuda", make({}), cuda::has_block_scaled(major, minor)},
+          {"cuda_one_order", make(decode), true},
+          {"cuda_bulk_experts", make(bulk), true}};
 }
 
 }  // namespace pivot::test

@@ -69,6 +69,24 @@ TEST(Schedule, ExpertsTakeWideTilesOnlyWhenTheyFillThem) {
   EXPECT_TRUE(experts_fill_tiles(2048 * 6, 256));
 }
 
+TEST(Schedule, BulkSlotsKeepThreeCtasOnAMultiprocessor) {
+  for (const MatrixFormat format : {MatrixFormat::kFP4, MatrixFormat::kNVFP4}) {
+    EXPECT_EQ(bulk_slot_bytes(format) % 16, 0);
+    EXPECT_GE(bulk_slot_bytes(format), tile_code_bytes(MatrixFormat::kFP8)) << "the shared expert's tile";
+    for (std::int64_t tiles = 1; tiles <= 128; ++tiles) {
+      const int slots = bulk_slots(format, tiles);
+      EXPECT_GE(slots, 1);
+      EXPECT_LE(slots, kMaxBulkSlots);
+      EXPECT_LE(slots, (tiles + kExpertWarps - 1) / kExpertWarps) << "a slot that is never filled";
+      EXPECT_LE(3 * (kExpertWarps * slots * bulk_slot_bytes(format) + 5 * 1024 + 1024), 228 * 1024);
+    }
+  }
+  EXPECT_EQ(bulk_slots(MatrixFormat::kFP4, 32), 8) << "a whole stripe of 4,096 columns";
+  EXPECT_TRUE(bulk_experts_take(MatrixFormat::kFP4, MatrixFormat::kFP8));
+  EXPECT_FALSE(bulk_experts_take(MatrixFormat::kFP4, MatrixFormat::kBF16));
+  EXPECT_FALSE(bulk_experts_take(MatrixFormat::kFP8, MatrixFormat::kFP8));
+}
+
 TEST(Schedule, TopkRowsGoToAClusterOnlyWhereItsMemoryHoldsThem) {
   EXPECT_EQ(topk_ctas(1, kH200), 1);
   EXPECT_EQ(topk_ctas(8192, kH200), 1);

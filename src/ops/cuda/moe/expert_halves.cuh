@@ -1,0 +1,130 @@
+// The two halves of an expert, for every way of getting at its weights (specification 2.7).
+//
+// A `Rounds` multiplies two stripes of 16 rows with rounds of up to 8 tokens: run<F, Op, TOGETHER>(m,
+// row_tile, in, first, count, wait, scratch, finish). `finish(done, count, sums)` runs in every thread,
+// threads below 128 holding row i / 8, token i % 8. `wait`: wait for the previous kernel once the first
+// weights have been asked for. TOGETHER: both stripes in one pass, which loads activations once; wide formats
+// have no registers for it. Warp w takes column tiles w, w + 4, ...
+#pragma once
+
+#include "ops/cuda/device/numeric.cuh"
+#include "ops/cuda/linear/tile_product.cuh"
+#include "ops/cuda/moe/moe.h"
+#include "ops/cuda/moe/swiglu.cuh"
+#include "ops/cuda/placement/schedule.h"
+
+namespace pivot::cuda {
+
+__device__ __forceinline__ TiledMatrix tiled(const Matrix& m) {
+  return {reinterpret_cast<const std::uint8_t*>(m.codes), reinterpret_cast<const std::uint8_t*>(m.scales),
+          static_cast<std::int32_t>(m.cols / 128)};
+}
+// What multiplies the accumulator: the fp32 scales of NVFP4, which are no powers of two and so stay out of
+// the operands.
+template <MatrixFormat Routed>
+__device__ __forceinline__ float post_factor(const ExpertArguments& a, bool shared, const Matrix& m) {
+  if (Routed != MatrixFormat::kNVFP4 || shared) return 1.0f;
+  return a.routed_rows_per_place ? m.global_scale * m.input_scale : m.global_scale;
+}
+
+// Places [first, first + count) of the work list, or all tokens for the shared expert. Where the step is one
+// token, place s is its choice s.
+struct Slot {
+  bool shared;
+  int first, count;
+  const DeviceExpert* expert;
+};
+__device__ __forceinline__ Slot shared_slot(const ExpertArguments& a) {
+  return {true, 0, a.tokens, a.table + a.experts};
+}
+__device__ __forceinline__ Slot routed_slot(const ExpertArguments& a, int s) {
+  if (a.direct_ids != nullptr) return {false, s, 1, a.table + __ldcg(a.direct_ids + s)};
+  return {false, __ldcg(a.list.first + s), __ldcg(a.list.count + s), a.list.weights + s};
+}
+
+// The shared expert is FP8 or BF16 whatever the routed ones are; only these variants are compiled into a
+// kernel.
+template <class Rounds, class Finish>
+__device__ __forceinline__ void run_shared(Rounds& rounds, MatrixFormat format, const TiledMatrix (&m)[2],
+                                           const std::int64_t (&row_tile)[2], const ProductInput& in,
+                                           int count, float* scratch, const Finish& finish) {
+  if (Rounds::kBf16 && format == MatrixFormat::kBF16) {
+    if constexpr (Rounds::kBf16)
+      rounds.template run<MatrixFormat::kBF16, OperandBf16, false>(m, row_tile, in, 0, count, true, scratch,
+                                                                   finish);
+  } else if (in.scales != nullptr)
+    rounds.template run<MatrixFormat::kFP8, OperandF16, false>(m, row_tile, in, 0, count, true, scratch,
+                                                               finish);
+  else
+    rounds.template run<MatrixFormat::kFP8, OperandBf16, false>(m, row_tile, in, 0, count, true, scratch,
+                                                                finish);
+}
+template <MatrixFormat F>
+constexpr bool kTogether = F == MatrixFormat::kFP4 || F == MatrixFormat::kNVFP4;
+
+// 16 rows of w1 and the same of w3. `scratch`: 2 * kExpertWarps * 128 floats of shared memory.
+template <MatrixFormat Routed, class RoutedOp, class Rounds>
+__device__ __forceinline__ void expert_up(const ExpertArguments& a, Rounds& rounds, float* scratch) {
+  const bool shared = blockIdx.y == 0;
+  if (!shared) {
+    wait_for_predecessor();
+    release_successor();
+  }
+  const Slot slot = shared ? shared_slot(a) : routed_slot(a, static_cast<int>(blockIdx.y) - 1);
+  const DeviceExpert& expert = *slot.expert;
+  const TiledMatrix m[2] = {tiled(expert.w1), tiled(expert.w3)};  // asked for together with the count
+  if (slot.count == 0) return;
+  const std::int64_t row_tile[2] = {blockIdx.x, blockIdx.x};
+  const auto finish = [&](int done, int count, const float(&sum)[2]) {
+    const int row = blockIdx.x * 16 + threadIdx.x / 8, i = threadIdx.x % 8;
+    if (threadIdx.x >= 128 || row >= a.inner || i >= count) return;
+    const float g = round_bf16(sum[0] * post_factor<Routed>(a, shared, expert.w1));
+    const float u = round_bf16(sum[1] * post_factor<Routed>(a, shared, expert.w3));
+    const int place = slot.first + done + i;
+    const float weight =
+        shared ? 1.0f : a.route_weights[a.direct_ids != nullptr ? place : a.list.pairs[place]];
+    const std::int64_t out = shared ? static_cast<std::int64_t>(a.tokens) * a.chosen + place : place;
+    store_bf16(a.hidden, out * a.inner + row, swiglu(g, u, a.limit, weight));
+  };
+  if (shared) {
+    const ProductInput in{a.shared_x, a.shared_scales, nullptr, a.width};
+    return run_shared(rounds, a.shared_format, m, row_tile, in, slot.count, scratch, finish);
+  }
+  ProductInput in{a.routed_x, a.routed_scales, nullptr, a.width};
+  if (!a.routed_rows_per_place && a.direct_ids == nullptr) in.rows = a.list.tokens;
+  rounds.template run<Routed, RoutedOp, kTogether<Routed>>(
+      m, row_tile, in, a.direct_ids != nullptr ? 0 : slot.first, slot.count, false, scratch, finish);
+}
+
+// 32 rows of w2.
+template <MatrixFormat Routed, class RoutedOp, class Rounds>
+__device__ __forceinline__ void expert_down(const ExpertArguments& a, Rounds& rounds, float* scratch) {
+  const bool shared = blockIdx.y == 0;
+  const Slot slot = shared ? shared_slot(a) : routed_slot(a, static_cast<int>(blockIdx.y) - 1);
+  if (slot.count == 0) {
+    wait_for_predecessor();  // see the head of this file
+    return;
+  }
+  const DeviceExpert& expert = *slot.expert;
+  const TiledMatrix w2 = tiled(expert.w2), m[2] = {w2, w2};
+  const std::int64_t row_tile[2] = {2 * blockIdx.x, 2 * blockIdx.x + 1};
+  const auto finish = [&](int done, int count, const float(&sum)[2]) {
+    const int i = threadIdx.x % 8;
+    if (threadIdx.x >= 128 || i >= count) return;
+    const std::int64_t place =
+        (shared ? static_cast<std::int64_t>(a.tokens) * a.chosen : 0) + slot.first + done + i;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int row = static_cast<int>(row_tile[k]) * 16 + threadIdx.x / 8;
+      if (row < a.width)
+        store_bf16(a.partial, place * a.width + row, sum[k] * post_factor<Routed>(a, shared, expert.w2));
+    }
+  };
+  const ProductInput in{shared ? a.shared_v : a.routed_v, shared ? a.shared_v_scales : a.routed_v_scales,
+                        nullptr, a.inner};
+  if (shared) return run_shared(rounds, a.shared_format, m, row_tile, in, slot.count, scratch, finish);
+  rounds.template run<Routed, RoutedOp, kTogether<Routed>>(m, row_tile, in, slot.first, slot.count, true,
+                                                           scratch, finish);
+}
+
+}  // namespace pivot::cuda
