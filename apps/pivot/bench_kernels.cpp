@@ -6,6 +6,7 @@
 #include "bench_cpu_kernels.h"
 #include "bench_operators.h"
 #include "checkpoint/flash_config.h"
+#include "engine/cuda_devices.h"
 #include "engine/devices.h"
 
 namespace pivot::cli {
@@ -49,6 +50,25 @@ Result<int> run_cuda(const BenchOptions& given) {
       }
       bench.document.add(std::move(table));
     }
+  PIVOT_TRY(const std::vector<KernelTime> alone, kernel_times(*bench.backend));
+  Table table;
+  table.caption = "kernels by themselves, one row unless a count says otherwise";
+  table.columns = {{"kernel", Align::kLeft},
+                   {"us", Align::kRight},
+                   {"MB", Align::kRight},
+                   {"GB/s", Align::kRight},
+                   {"share", Align::kRight}};
+  for (const KernelTime& r : alone) {
+    const double rate = r.bytes / r.seconds, share = rate / bench.read_bytes_per_second;
+    bench.json["kernels"].push_back({{"kernel", r.name},
+                                     {"microseconds", r.seconds * 1e6},
+                                     {"bytes", r.bytes},
+                                     {"share_of_read_bandwidth", share}});
+    table.rows.push_back({r.name, fmt::format("{:.2f}", r.seconds * 1e6),
+                          fmt::format("{:.2f}", r.bytes * 1e-6), fmt::format("{:.1f}", rate * 1e-9),
+                          report::format_percent(share)});
+  }
+  if (!alone.empty()) bench.document.add(std::move(table));
   return finish_bench(options, bench);
 }
 

@@ -40,11 +40,12 @@ Result<> check_support(const ModelWeights& weights, const Knobs& knobs) {
     return refuse("nvfp4 activations of a dense matrix");
   if (knobs.expert_act == ActQuant::kNvfp4)
     for (const LayerWeights& layer : weights.layers)
-      for (const ExpertWeights& e : layer.ffn.experts)
+      for (const ExpertWeights& e : layer.ffn.experts) {
         if (e.w1.format != MatrixFormat::kNVFP4 || !(e.w1.input_scale > 0) || !(e.w2.input_scale > 0))
           return refuse("expert_act=nvfp4 needs a checkpoint whose experts carry input_scale");
-        else if (e.w3.input_scale != e.w1.input_scale)
+        if (e.w3.input_scale != e.w1.input_scale)
           return refuse("expert_act=nvfp4 with different input scales of w1 and w3 of an expert");
+      }
   return check_placeable(weights);
 }
 
