@@ -9,7 +9,7 @@
 //
 // A warp owns its tiles, so nothing is shared but the sums at the end: its slots in shared memory, a barrier
 // each, are filled in the order in which it multiplies, and refilled as soon as all lanes have read them.
-#include "ops/cuda/device/bulk_copy.cuh"
+#include "ops/cuda/device/bulk_transfer.cuh"
 #include "ops/cuda/moe/expert_halves.cuh"
 #include "ops/cuda/runtime/launch.h"
 
