@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
+#include "ops/cuda/moe/bulk_order.h"
+
 namespace pivot::cuda {
 namespace {
 
@@ -85,6 +89,28 @@ TEST(Schedule, BulkSlotsKeepThreeCtasOnAMultiprocessor) {
   EXPECT_TRUE(bulk_experts_take(MatrixFormat::kFP4, MatrixFormat::kFP8));
   EXPECT_FALSE(bulk_experts_take(MatrixFormat::kFP4, MatrixFormat::kBF16));
   EXPECT_FALSE(bulk_experts_take(MatrixFormat::kFP8, MatrixFormat::kFP8));
+}
+
+TEST(Schedule, BulkTilesAreAskedForInTheOrderInWhichTheyAreMultiplied) {
+  for (const int tiles_k : {1, 3, 4, 16, 30, 32})
+    for (const int passes : {1, 2}) {
+      std::vector<int> seen(static_cast<std::size_t>(tiles_k), 0);
+      for (int warp = 0; warp < kExpertWarps; ++warp) {
+        const BulkOrder order = BulkOrder::of(warp, kExpertWarps, tiles_k, passes);
+        ASSERT_GE(order.tiles, 0);
+        int n = 0;
+        for (int round = 0; round < 3; ++round)  // the kernel's loops
+          for (int pass = 0; pass < passes; ++pass)
+            for (int kt = warp; kt < tiles_k; kt += kExpertWarps, ++n) {
+              const BulkOrder::Item item = order.item(n);
+              ASSERT_EQ(item.pass, pass);
+              ASSERT_EQ(item.tile, kt);
+              ++seen[static_cast<std::size_t>(kt)];
+            }
+        ASSERT_EQ(n, 3 * passes * order.tiles);
+      }
+      for (const int times : seen) EXPECT_EQ(times, 3 * passes);
+    }
 }
 
 TEST(Schedule, TopkRowsGoToAClusterOnlyWhereItsMemoryHoldsThem) {

@@ -10,6 +10,7 @@
 // A warp owns its tiles, so nothing is shared but the sums at the end: its slots in shared memory, a barrier
 // each, are filled in the order in which it multiplies, and refilled as soon as all lanes have read them.
 #include "ops/cuda/device/bulk_transfer.cuh"
+#include "ops/cuda/moe/bulk_order.h"
 #include "ops/cuda/moe/expert_halves.cuh"
 #include "ops/cuda/runtime/launch.h"
 
@@ -53,17 +54,18 @@ struct BulkRounds {
     // FP8 has one fp32 scale a tile, less than a bulk copy can be: it comes through L1.
     constexpr int kScales = F == MatrixFormat::kFP8 ? 0 : static_cast<int>(tile_scale_bytes(F));
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tiles_k = m[0].tiles_k;
-    const int mine = (tiles_k - warp + kExpertWarps - 1) / kExpertWarps;  // tiles of a stripe; >= 0
-    const int total = (count + 7) / 8 * kPasses * mine;
+    const BulkOrder order = BulkOrder::of(warp, kExpertWarps, tiles_k, kPasses);
+    const int total = (count + 7) / 8 * kPasses * order.tiles;
     // Fills slot n % num_slots with the n-th tile (pair) that this warp multiplies. One lane.
     const auto fill = [&](int n) {
-      const int slot = n % num_slots, pass = n / mine % kPasses, kt = warp + n % mine * kExpertWarps;
+      const BulkOrder::Item item = order.item(n);
+      const int slot = n % num_slots;
       const std::uint32_t to = shared_address(slots + slot * slot_bytes), barrier = barriers + 8 * slot;
       bulk_barrier_expect(barrier, kAtOnce * (kCodes + kScales));
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
-        const bool second = pass + k > 0;
-        const std::int64_t tile = (second ? row_tile[1] : row_tile[0]) * tiles_k + kt;
+        const bool second = item.pass + k > 0;
+        const std::int64_t tile = (second ? row_tile[1] : row_tile[0]) * tiles_k + item.tile;
         bulk_copy(to + k * kCodes, (second ? m[1].codes : m[0].codes) + tile * kCodes, kCodes, barrier);
         if constexpr (kScales > 0)
           bulk_copy(to + kAtOnce * kCodes + k * kScales,
