@@ -234,8 +234,8 @@ void attention_out(Context& context, const LayerContext& layer, const Knobs& kno
       const float* o = floats(p.o) + first * row_floats + g * wo_a.cols;
       const std::vector<PreparedInput> input =
           prepare_inputs(context, o, tokens, wo_a.cols, row_floats, std::span(&kind, 1));
-      jobs.push_back({&wo_a, g * config.o_lora_rank, (g + 1) * config.o_lora_rank, input[0].rows, tokens,
-                      z + g * config.o_lora_rank, z_cols, round});
+      jobs.push_back({&wo_a, kind.order, g * config.o_lora_rank, (g + 1) * config.o_lora_rank, input[0].rows,
+                      tokens, z + g * config.o_lora_rank, z_cols, round});
     }
     run_linear(context, jobs);
     LinearStep step(context, z, tokens, z_cols);

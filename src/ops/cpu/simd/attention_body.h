@@ -1,5 +1,4 @@
-// Attention over gathered rows and index scores, on 8 lanes. Included once per instruction set, after
-// its vec_*.h.
+// Attention over gathered rows and index scores. Included once per instruction set, after its pack_*.h.
 #pragma once
 
 #include "ops/cpu/simd/kernels.h"
@@ -13,56 +12,64 @@ using pivot::simd::kIndexTile;
 
 // ---- attention ----
 
-// kHeads heads against kRows rows; every dot in lane order over dim.
-template <int kHeads, int kRows>
-PIVOT_INLINE void dot_block(const float* q, std::int64_t dim, const float* const* rows, float factor,
-                            float* scores, std::int64_t stride) {
-  Vec acc[kHeads][kRows];
+// kPacks packs of heads against kRows rows; every dot in lane order over dim. `step` is 1, or 0 where the
+// last head stands in for one that does not exist.
+template <int kPacks, int kRows>
+PIVOT_INLINE void dot_block(const float* q, std::int64_t step, std::int64_t dim, const float* const* rows,
+                            float factor, float* scores, std::int64_t stride) {
+  Pack acc[kPacks][kRows];
 #pragma GCC unroll 4
-  for (int h = 0; h < kHeads; ++h)
+  for (int h = 0; h < kPacks; ++h)
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) acc[h][r] = zero();
+    for (int r = 0; r < kRows; ++r) acc[h][r] = pack_zero();
   const float* row[kRows];
   for (int r = 0; r < kRows; ++r) row[r] = rows[r];
   for (std::int64_t c = 0; c < dim; c += 8) {
-    Vec values[kRows];
+    Pack values[kRows];
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) values[r] = load(row[r] + c);
+    for (int r = 0; r < kRows; ++r) values[r] = pack_repeat_once(row[r] + c);
 #pragma GCC unroll 4
-    for (int h = 0; h < kHeads; ++h) {
-      const Vec query = load(q + h * dim + c);
+    for (int h = 0; h < kPacks; ++h) {
+      const Pack query = pack_gather(q + h * kPackRows * dim + c, step * dim);
 #pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) acc[h][r] = fma(query, values[r], acc[h][r]);
+      for (int r = 0; r < kRows; ++r) acc[h][r] = pack_fma(query, values[r], acc[h][r]);
     }
   }
 #pragma GCC unroll 4
-  for (int h = 0; h < kHeads; ++h) {
-    float four[4];
-    sum4(acc[h][0], kRows > 1 ? acc[h][kRows > 1 ? 1 : 0] : zero(),
-         kRows > 2 ? acc[h][kRows > 2 ? 2 : 0] : zero(), zero(), four);
-    for (int r = 0; r < kRows; ++r) scores[h * stride + r] = four[r] * factor;
+  for (int h = 0; h < kPacks; ++h) {
+    Vec lanes[4][kPackRows] = {};
+    for (int r = 0; r < kRows; ++r) pack_split(acc[h][r], lanes[r]);
+    for (std::int64_t head = 0; head < (step == 1 ? kPackRows : 1); ++head) {
+      float four[4];
+      sum4(lanes[0][head], lanes[1][head], lanes[2][head], lanes[3][head], four);
+      for (int r = 0; r < kRows; ++r) scores[(h * kPackRows + head) * stride + r] = four[r] * factor;
+    }
   }
 }
 
-template <int kHeads>
-static void dot_rows(const float* q, std::int64_t dim, const float* const* rows, std::int64_t count,
-                     float factor, float* scores, std::int64_t stride) {
+template <int kPacks>
+static void dot_rows(const float* q, std::int64_t step, std::int64_t dim, const float* const* rows,
+                     std::int64_t count, float factor, float* scores, std::int64_t stride) {
   std::int64_t i = 0;
-  for (; i + 3 <= count; i += 3) dot_block<kHeads, 3>(q, dim, rows + i, factor, scores + i, stride);
-  for (; i < count; ++i) dot_block<kHeads, 1>(q, dim, rows + i, factor, scores + i, stride);
+  for (; i + 3 <= count; i += 3) dot_block<kPacks, 3>(q, step, dim, rows + i, factor, scores + i, stride);
+  for (; i < count; ++i) dot_block<kPacks, 1>(q, step, dim, rows + i, factor, scores + i, stride);
 }
 
 static void row_scores(const float* q, std::int64_t heads, std::int64_t dim, const float* const* rows,
                        std::int64_t count, float factor, float* scores, std::int64_t stride) {
   // Rows in groups that stay in the L1 and L2 caches while all heads pass over them.
   constexpr std::int64_t kGroup = 24;
+  constexpr std::int64_t kFour = 4 * kPackRows, kTwo = 2 * kPackRows;
   for (std::int64_t i = 0; i < count; i += kGroup) {
     const std::int64_t group = smaller(kGroup, count - i);
     std::int64_t h = 0;
-    for (; h + 4 <= heads; h += 4)
-      dot_rows<4>(q + h * dim, dim, rows + i, group, factor, scores + h * stride + i, stride);
-    for (; h < heads; ++h)
-      dot_rows<1>(q + h * dim, dim, rows + i, group, factor, scores + h * stride + i, stride);
+    const auto add = [&](auto packs, std::int64_t step) {
+      dot_rows<packs()>(q + h * dim, step, dim, rows + i, group, factor, scores + h * stride + i, stride);
+      h += packs() * kPackRows;
+    };
+    while (h + kFour <= heads) add(std::integral_constant<int, 4>(), 1);
+    while (h + kTwo <= heads) add(std::integral_constant<int, 2>(), 1);
+    while (h < heads) add(std::integral_constant<int, 1>(), h + kPackRows <= heads ? 1 : 0);
   }
 }
 
@@ -92,43 +99,50 @@ static float softmax(float* scores, std::int64_t count, float sink, bool round) 
   return sum(total) + last[0];
 }
 
-// o[h][c .. c+8*kVecs) += sum_i p[h][i] * row_i.
+// o[h][c .. c + kVecs packs) += sum_i p[h][i] * row_i; a pack is 8 * kPackRows neighbouring columns here.
 template <int kHeads, int kVecs>
 PIVOT_INLINE void add_rows(const float* p, std::int64_t stride, std::int64_t dim, const float* const* rows,
                            std::int64_t count, std::int64_t c, float* o) {
-  Vec acc[kHeads][kVecs];
-#pragma GCC unroll 4
+  constexpr std::int64_t kWidth = 8 * kPackRows;
+  Pack acc[kHeads][kVecs];
+#pragma GCC unroll 8
   for (int h = 0; h < kHeads; ++h)
 #pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) acc[h][v] = load(o + h * dim + c + 8 * v);
+    for (int v = 0; v < kVecs; ++v) acc[h][v] = pack_load(o + h * dim + c + kWidth * v);
   for (std::int64_t i = 0; i < count; ++i) {
-    Vec values[kVecs];
+    Pack values[kVecs];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) values[v] = load(rows[i] + c + 8 * v);
-#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) values[v] = pack_load_once(rows[i] + c + kWidth * v);
+#pragma GCC unroll 8
     for (int h = 0; h < kHeads; ++h) {
-      const Vec weight = splat(p[h * stride + i]);
+      const Pack weight = pack_splat(p[h * stride + i]);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVecs; ++v) acc[h][v] = fma(weight, values[v], acc[h][v]);
+      for (int v = 0; v < kVecs; ++v) acc[h][v] = pack_fma(weight, values[v], acc[h][v]);
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int h = 0; h < kHeads; ++h)
 #pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) store(o + h * dim + c + 8 * v, acc[h][v]);
+    for (int v = 0; v < kVecs; ++v) pack_store(o + h * dim + c + kWidth * v, acc[h][v]);
 }
 
 static void weighted_rows(const float* p, std::int64_t stride, std::int64_t heads, std::int64_t dim,
                           const float* const* rows, std::int64_t count, float* o) {
-  constexpr std::int64_t kGroup =
-      12;  // rows that stay in the L1 cache while all columns and heads pass over them
+  // Rows that stay in the L1 cache while all columns and heads pass over them.
+  constexpr std::int64_t kGroup = 12;
+  constexpr int kVecs = 2 / kPackRows;  // 16 columns
   for (std::int64_t i = 0; i < count; i += kGroup) {
     const std::int64_t group = smaller(kGroup, count - i);
     for (std::int64_t c = 0; c < dim; c += 16) {
       std::int64_t h = 0;
-      for (; h + 4 <= heads; h += 4)
-        add_rows<4, 2>(p + h * stride + i, stride, dim, rows + i, group, c, o + h * dim);
-      for (; h < heads; ++h) add_rows<1, 2>(p + h * stride + i, stride, dim, rows + i, group, c, o + h * dim);
+      const auto add = [&](auto together) __attribute__((always_inline)) {
+        add_rows<together(), kVecs>(p + h * stride + i, stride, dim, rows + i, group, c, o + h * dim);
+        h += together();
+      };
+      if constexpr (kPackRows == 2)
+        while (h + 8 <= heads) add(std::integral_constant<int, 8>());
+      while (h + 4 <= heads) add(std::integral_constant<int, 4>());
+      while (h < heads) add(std::integral_constant<int, 1>());
     }
   }
 }
@@ -184,33 +198,50 @@ static bool index_query(const float* q, std::int64_t width, IndexQuery* query) {
   return true;
 }
 
+// A pack of tiles, `step` tiles apart (0: one tile stands in for the missing second).
+template <bool kBf16>
+PIVOT_INLINE Pack index_tile_scores(const IndexQuery* q, const float* weights, std::int64_t heads,
+                                    std::int64_t groups, const IndexTile* tile, std::int64_t step) {
+  const std::int64_t stride = step * static_cast<std::int64_t>(sizeof(IndexTile));
+  const auto rounded = [](Pack a) __attribute__((always_inline)) {
+    Vec rows[kPackRows];
+    pack_split(a, rows);
+    for (Vec& row : rows) row = round_to_bf16(row);
+    return pack_join(rows);
+  };
+  Pack total = pack_zero();
+  for (std::int64_t h = 0; h < heads; ++h) {
+    const IndexQuery& query = q[h];
+    Pack dot = pack_zero();
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const std::uint8_t* words = query.codes + g * 32;
+      const std::int8_t* keys = tile->codes + g * 256;
+      PackBits even = pack_index_zero(), odd = pack_index_zero();
+#pragma GCC unroll 4
+      for (int w = 0; w < 8; w += 2) {
+        even = pack_index_step(even, words + 4 * w, keys + 32 * w, stride);
+        odd = pack_index_step(odd, words + 4 * w + 4, keys + 32 * w + 32, stride);
+      }
+      const Pack value = pack_to_float(pack_index_sum(even, odd, tile->offset[g], stride));
+      const Pack scale = pack_multiply(pack_gather(tile->scale[g], stride / 4), pack_splat(query.scale[g]));
+      dot = pack_add(dot, pack_multiply(value, scale));
+    }
+    if (kBf16) dot = rounded(dot);
+    const Pack term = pack_multiply(pack_splat(weights[h]), pack_relu(dot));
+    total = pack_add(total, kBf16 ? rounded(term) : term);
+  }
+  return kBf16 ? rounded(total) : total;
+}
+
 template <bool kBf16>
 static void index_scores_of(const IndexQuery* q, const float* weights, std::int64_t heads, std::int64_t width,
                             const IndexTile* tiles, std::int64_t num_tiles, float* scores) {
-  const std::int64_t groups = width / 32;
-  for (std::int64_t t = 0; t < num_tiles; ++t) {
-    const IndexTile& tile = tiles[t];
-    Vec total = zero();
-    for (std::int64_t h = 0; h < heads; ++h) {
-      const IndexQuery& query = q[h];
-      Vec dot = zero();
-      for (std::int64_t g = 0; g < groups; ++g) {
-        const std::uint8_t* words = query.codes + g * 32;
-        const std::int8_t* keys = tile.codes + g * 256;
-        Bits even = index_zero(), odd = index_zero();
-#pragma GCC unroll 4
-        for (int w = 0; w < 8; w += 2) {
-          even = index_step(even, words + 4 * w, keys + 32 * w);
-          odd = index_step(odd, words + 4 * w + 4, keys + 32 * w + 32);
-        }
-        const Bits value = sub_bits(add_bits(index_sum(even), index_sum(odd)), load_bits(tile.offset[g]));
-        dot = dot + to_float(value) * (load(tile.scale[g]) * splat(query.scale[g]));
-      }
-      if (kBf16) dot = round_to_bf16(dot);
-      Vec term = splat(weights[h]) * select(less(dot, zero()), zero(), dot);
-      total = total + (kBf16 ? round_to_bf16(term) : term);
-    }
-    store(scores + t * kIndexTile, kBf16 ? round_to_bf16(total) : total);
+  for (std::int64_t t = 0; t < num_tiles; t += kPackRows) {
+    const std::int64_t there = smaller(kPackRows, num_tiles - t);
+    Vec rows[kPackRows];
+    pack_split(index_tile_scores<kBf16>(q, weights, heads, width / 32, tiles + t, there == kPackRows ? 1 : 0),
+               rows);
+    for (std::int64_t i = 0; i < there; ++i) store(scores + (t + i) * kIndexTile, rows[i]);
   }
 }
 

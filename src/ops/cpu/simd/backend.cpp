@@ -4,14 +4,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
+#include "base/threads.h"
 #include "ops/cpu/reference/linear.h"
 #include "ops/cpu/reference/support.h"
 #include "ops/cpu/simd/context.h"
+#include "ops/cpu/simd/memory.h"
+#include "ops/cpu/simd/placement.h"
 
 namespace pivot {
 namespace {
@@ -44,25 +49,38 @@ Result<> check_shapes(const ModelConfig& c) {
   return {};
 }
 
+// What the process runs on, said once.
+void report_choice(int num_threads, simd::Isa isa) {
+  static std::once_flag said;
+  std::call_once(said, [&] {
+    for (const std::string& line :
+         simd::describe_choice(isa, simd::supported_isas(), num_threads, usable_cores()))
+      spdlog::log(line.starts_with("CPU kernels") ? spdlog::level::debug : spdlog::level::warn, "{}", line);
+  });
+}
+
 class SimdBackend final : public Backend {
  public:
-  SimdBackend(int num_threads, simd::Isa isa, std::optional<Error> problem)
+  SimdBackend(int num_threads, const simd::Kernels& kernels, std::string_view instructions,
+              std::optional<Error> problem)
       : pool_(num_threads),
-        isa_(isa),
+        instructions_(instructions),
         problem_(std::move(problem)),
-        context_{simd::kernels(isa), pool_, scratch_, {}} {}
+        placement_(simd::place_threads(
+            simd::describe_machine("/sys/devices/system/node", simd::usable_cpus()), pool_.size())),
+        context_{kernels, pool_, scratch_, {}} {}
 
   std::string_view name() const override { return "cpu"; }
   DeviceInfo device() const override {
-    return {fmt::format("cpu ({}, {} thread{})", simd::to_string(isa_), pool_.size(),
-                        pool_.size() == 1 ? "" : "s"),
-            memory_bytes(_SC_PHYS_PAGES)};
+    return {fmt::format("cpu ({}, {} thread{})", instructions_, pool_.size(), pool_.size() == 1 ? "" : "s"),
+            simd::usable_memory_bytes()};
   }
   int activation_bytes() const override { return 4; }
   Result<> supports(const ModelWeights& weights, const Knobs& knobs) const override {
     if (problem_) return fail(*problem_);
     PIVOT_TRY_VOID(reference::check_support(weights, knobs));
-    return check_shapes(weights.config);
+    PIVOT_TRY_VOID(check_shapes(weights.config));
+    return simd::check_weights_fit(simd::weight_bytes(weights), simd::usable_memory_bytes());
   }
 
   Result<std::byte*> allocate(std::int64_t bytes, std::string_view purpose) override {
@@ -137,15 +155,30 @@ class SimdBackend final : public Backend {
   void logits(const Knobs&, const LogitsParams& p) override { simd::logits(fresh(), p); }
 
  private:
-  // The context with all temporary memory free again.
+  // The context with all temporary memory free again. The thread that runs steps is piece 0 of the pool; all
+  // are placed when the first step comes.
   simd::Context& fresh() {
+    if (!placed_) {
+      placed_ = true;
+      if (!placement_.cpu_of_piece.empty()) place_pool();
+    }
     scratch_.reset();
     return context_;
   }
 
+  void place_pool() {
+    pool_.run([&](int piece, int) {
+      // A thread that cannot be placed works where it is.
+      const Result<> placed = simd::apply_to_this_thread(placement_, piece);
+      if (!placed && piece == 0) spdlog::warn("{}; threads run unplaced", placed.error().to_string());
+    });
+  }
+
   ThreadPool pool_;
-  simd::Isa isa_;
+  std::string instructions_;
   std::optional<Error> problem_;
+  simd::Placement placement_;
+  bool placed_ = false;
   simd::Scratch scratch_;
   simd::Context context_;
 };
@@ -154,12 +187,20 @@ class SimdBackend final : public Backend {
 
 std::unique_ptr<Backend> make_simd_backend(int num_threads) {
   Result<simd::Isa> isa = simd::choose_isa();
-  if (isa) return make_simd_backend(num_threads, *isa);
-  return std::make_unique<SimdBackend>(num_threads, simd::Isa::kPortable, std::move(isa).error());
+  if (!isa)
+    return std::make_unique<SimdBackend>(num_threads, simd::kernels(simd::Isa::kPortable),
+                                         simd::to_string(simd::Isa::kPortable), std::move(isa).error());
+  report_choice(num_threads, *isa);
+  return make_simd_backend(num_threads, *isa);
 }
 
 std::unique_ptr<Backend> make_simd_backend(int num_threads, simd::Isa isa) {
-  return std::make_unique<SimdBackend>(num_threads, isa, std::nullopt);
+  return make_simd_backend(num_threads, simd::kernels(isa), simd::to_string(isa));
+}
+
+std::unique_ptr<Backend> make_simd_backend(int num_threads, const simd::Kernels& kernels,
+                                           std::string_view instructions) {
+  return std::make_unique<SimdBackend>(num_threads, kernels, instructions, std::nullopt);
 }
 
 }  // namespace pivot

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "ops/cpu/simd/isa.h"
 #include "ops/ops.h"
@@ -15,9 +16,13 @@ namespace pivot {
 
 // Name "cpu". num_threads counts the calling thread; 0 means one per usable core. The instruction set is the
 // fastest that this CPU runs, or what PIVOT_CPU_ISA names; a name that cannot be used is reported by
-// supports(). Not thread-safe: one step at a time.
+// supports(). The first call of the process logs the choice, and warns where the CPU has no AVX2 or fewer
+// cores than asked for. Not thread-safe: one step at a time.
 std::unique_ptr<Backend> make_simd_backend(int num_threads);
 // With a given instruction set, for tests. REQUIRES: one of simd::supported_isas().
 std::unique_ptr<Backend> make_simd_backend(int num_threads, simd::Isa isa);
+// With a table of kernels that no Isa stands for (a test's), called `instructions` in device().
+std::unique_ptr<Backend> make_simd_backend(int num_threads, const simd::Kernels& kernels,
+                                           std::string_view instructions);
 
 }  // namespace pivot

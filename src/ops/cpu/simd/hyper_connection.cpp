@@ -112,7 +112,7 @@ void hc_seam(Context& context, const LayerContext& layer, const Knobs& knobs, co
       finish_post(t, 0, width);
       x[t] = mixer.operand(h + t * cols, copies + t * padded);
     }
-    const LinearJob job{&mixer.fn(), 0, rows, x, tokens, mixes, rows, false};
+    const LinearJob job{&mixer.fn(), ColumnOrder::kPlain, 0, rows, x, tokens, mixes, rows, false};
     run_linear(context, {&job, 1});
     finish_pre(0, tokens, mixes, pre);
     return;
@@ -128,7 +128,7 @@ void hc_seam(Context& context, const LayerContext& layer, const Knobs& knobs, co
         finish_post(t + i, 0, width);
         x[i] = mixer.operand(h + (t + i) * cols, copies.data() + i * padded);
       }
-      kernels.linear(mixer.fn(), 0, rows, x, count, mixes.data(), rows, false);
+      kernels.linear(mixer.fn(), ColumnOrder::kPlain, 0, rows, x, count, mixes.data(), rows, false);
       finish_pre(t, t + count, mixes.data(), pre.data());
     }
   });
@@ -154,7 +154,7 @@ void hc_head(Context& context, const ModelConfig& config, const Knobs& knobs, co
   auto* mixes = context.scratch.take<float>(p.num_rows * rows);
   for (std::int64_t i = 0; i < p.num_rows; ++i)
     x[i] = mixer.operand(h + p.rows[i] * cols, copies + i * padded);
-  const LinearJob job{&mixer.fn(), 0, rows, x, p.num_rows, mixes, rows, false};
+  const LinearJob job{&mixer.fn(), ColumnOrder::kPlain, 0, rows, x, p.num_rows, mixes, rows, false};
   run_linear(context, {&job, 1});
   context.for_each(p.num_rows, [&](std::int64_t i) {
     const float* row = h + p.rows[i] * cols;

@@ -6,7 +6,8 @@
 //
 // Order of sums: every dot product runs in 8 lanes over a column order that depends on the weight format
 // alone, so an output has the same bits whether its token comes alone or with others, and whichever thread
-// computes it.
+// computes it. Registers of 16 lanes hold the 8 lanes of two rows side by side, which leaves every sum as it
+// is: AVX-512 computes the bits of AVX2.
 #pragma once
 
 #include <cstddef>
@@ -29,11 +30,26 @@ constexpr std::int64_t padded_columns(std::int64_t cols) {
 
 // The order in which a weight format's decoder delivers columns; inputs are permuted to it once.
 enum class ColumnOrder : std::uint8_t {
-  kPlain,   // F32
-  kPairs,   // BF16: 16 columns as even, odd
-  kQuads,   // FP8: 32 columns as c mod 4 = 0, 1, 2, 3
-  kNibbles  // FP4, NVFP4: 64 columns in the order of the nibble unpacker
+  kPlain,    // F32
+  kPairs,    // BF16: 16 columns as even, odd
+  kQuads,    // FP8: 32 columns as c mod 4 = 0, 1, 2, 3
+  kNibbles,  // FP4, NVFP4: 64 columns in the order of the nibble unpacker
+  kDigits    // FP4, NVFP4 with an FP8 input: Digits records
 };
+
+// 64 columns of an FP8 input as integers, for weights of four bits (linear_digits_body.h). A record takes the
+// space of the 64 floats it stands for.
+struct Digits {
+  // Signed digits of the E4M3 value in units of 2^-9: three to the base 128, or, where all 64 are multiples
+  // of eight (small codes are rare next to large ones), two to the base 256 in units of 2^-6. Each digit:
+  // even columns, then odd columns.
+  alignas(64) std::int8_t digits[192];
+  alignas(32) std::int32_t offset[8];  // lane i: 12 times the sum of the integers of columns 8i .. 8i+7
+  float scale;                         // the group's scale times the unit, halved
+  std::int32_t is_short;               // two digits
+  float unused[6];
+};
+static_assert(sizeof(Digits) == 64 * sizeof(float));
 
 constexpr ColumnOrder column_order(MatrixFormat format) {
   switch (format) {
@@ -72,10 +88,13 @@ struct Kernels {
   // (optional) gets one E8M0 byte per group. REQUIRES: group a multiple of 8.
   void (*quantize_e4m3)(float* x, std::int64_t cols, std::int64_t group, std::uint8_t* scales);
   void (*quantize_e2m1)(float* x, std::int64_t cols, std::int64_t group);
+  // The quantiser of FP8 inputs (groups of 128) as Digits records of padded_columns(cols) columns.
+  void (*quantize_digits)(const float* x, std::int64_t cols, Digits* out);
   // out[t*out_stride + n - row_begin] = W[n] . x[t] for rows [row_begin, row_end), n absolute; x[t] is
-  // prepared in the format's order and padded. `round` rounds to BF16.
-  void (*linear)(const Matrix& w, std::int64_t row_begin, std::int64_t row_end, const float* const* x,
-                 std::int64_t num_tokens, float* out, std::int64_t out_stride, bool round);
+  // prepared in `order` (column_order() of the format, or kDigits) and padded. `round` rounds to BF16.
+  void (*linear)(const Matrix& w, ColumnOrder order, std::int64_t row_begin, std::int64_t row_end,
+                 const float* const* x, std::int64_t num_tokens, float* out, std::int64_t out_stride,
+                 bool round);
 
   // ---- pointwise and per row ----
   // `round` rounds each square to BF16, as the per-head RMS of specification 2.4 does.

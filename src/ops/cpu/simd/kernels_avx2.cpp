@@ -1,5 +1,5 @@
 // The kernels for AVX2 + FMA (compiled with those flags; see CMakeLists.txt).
-#include "ops/cpu/simd/vec_avx2.h"
+#include "ops/cpu/simd/pack_avx2.h"
 
 // The bodies are written on the vectors above.
 #include "ops/cpu/simd/table_body.h"

@@ -1,5 +1,5 @@
 // The kernels for any CPU, in plain C++.
-#include "ops/cpu/simd/vec_portable.h"
+#include "ops/cpu/simd/pack_portable.h"
 
 // The bodies are written on the vectors above.
 #include "ops/cpu/simd/table_body.h"

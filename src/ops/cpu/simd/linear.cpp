@@ -39,7 +39,8 @@ void run_units(const Kernels& kernels, const LinearJob& job, const Units& units,
     const std::int64_t token = token_block * kTokenBlock;
     const std::int64_t row_begin = job.row_begin + first * units.row_size;
     const std::int64_t row_end = std::min(job.row_end, job.row_begin + last * units.row_size);
-    kernels.linear(*job.w, row_begin, row_end, job.x + token, std::min(kTokenBlock, job.tokens - token),
+    kernels.linear(*job.w, job.order, row_begin, row_end, job.x + token,
+                   std::min(kTokenBlock, job.tokens - token),
                    job.out + token * job.out_stride + (row_begin - job.row_begin), job.out_stride, job.round);
     begin += last - first;
   }
@@ -50,6 +51,7 @@ void run_units(const Kernels& kernels, const LinearJob& job, const Units& units,
 InputKind input_kind(const Matrix& w, ActQuant act) {
   const bool quantized = w.format != MatrixFormat::kBF16 && w.format != MatrixFormat::kF32;
   InputKind kind{column_order(w.format), quantized ? act : ActQuant::kBf16, 0.0f};
+  if (kind.order == ColumnOrder::kNibbles && act == ActQuant::kFp8) kind.order = ColumnOrder::kDigits;
   if (kind.quant == ActQuant::kNvfp4) kind.input_scale = w.input_scale;
   return kind;
 }
@@ -58,6 +60,10 @@ void prepare_row(const Kernels& kernels, const InputKind& kind, const float* x, 
                  float* temporary, float* out) {
   if (kind.quant == ActQuant::kBf16) {
     kernels.permute(x, cols, kind.order, out);
+    return;
+  }
+  if (kind.order == ColumnOrder::kDigits) {
+    kernels.quantize_digits(x, cols, reinterpret_cast<Digits*>(out));
     return;
   }
   std::memcpy(temporary, x, static_cast<std::size_t>(cols) * sizeof(float));
@@ -132,7 +138,7 @@ void LinearStep::add(const Matrix& w, ActQuant act, float* out, bool round) {
   const auto found = std::find(kinds_.begin(), kinds_.end(), kind);
   kind_of_.push_back(static_cast<std::size_t>(found - kinds_.begin()));
   if (found == kinds_.end()) kinds_.push_back(kind);
-  jobs_.push_back({&w, 0, w.rows, nullptr, tokens_, out, w.rows, round});
+  jobs_.push_back({&w, kind.order, 0, w.rows, nullptr, tokens_, out, w.rows, round});
 }
 
 void LinearStep::run() {

@@ -39,6 +39,7 @@ std::vector<PreparedInput> prepare_inputs(Context& context, const float* x, std:
 // out[t*out_stride + n - row_begin] = W[n] . x[t], rounded to BF16 where `round`.
 struct LinearJob {
   const Matrix* w = nullptr;
+  ColumnOrder order = ColumnOrder::kPlain;  // of the prepared rows
   std::int64_t row_begin = 0;
   std::int64_t row_end = 0;
   const float* const* x = nullptr;  // prepared rows

@@ -112,7 +112,8 @@ void moe(Context& context, const LayerContext& layer, const Knobs& knobs, const 
   for (const Group& group : grouping.groups) {
     PIVOT_CHECK(group.expert->w1.rows == inner, "{} of {}", group.expert->w1.rows, inner);
     const auto job = [&](const Matrix& w, float* out) {
-      jobs.push_back({&w, 0, inner, x + group.first, group.count, out + group.first * inner, inner, round});
+      jobs.push_back({&w, input_kind(w, group.act).order, 0, inner, x + group.first, group.count,
+                      out + group.first * inner, inner, round});
     };
     job(group.expert->w1, gate);
     job(group.expert->w3, up);
@@ -148,8 +149,8 @@ void moe(Context& context, const LayerContext& layer, const Knobs& knobs, const 
     for (const Group& group : grouping.groups)
       for (std::int64_t first = 0; first < group.count; first += kAddTokens) {
         const std::int64_t count = std::min(kAddTokens, group.count - first);
-        kernels.linear(group.expert->w2, begin, end, hidden_rows + group.first + first, count, product.data(),
-                       columns, round);
+        kernels.linear(group.expert->w2, input_kind(group.expert->w2, group.act).order, begin, end,
+                       hidden_rows + group.first + first, count, product.data(), columns, round);
         for (std::int64_t i = 0; i < count; ++i) {
           const std::int64_t slot = group.first + first + i;
           float* sum = out + grouping.token_of[static_cast<std::size_t>(slot)] * width + begin;

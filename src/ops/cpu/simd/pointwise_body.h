@@ -6,8 +6,8 @@
 // two.
 #pragma once
 
+#include "ops/cpu/simd/inputs_body.h"
 #include "ops/cpu/simd/kernels.h"
-#include "ops/cpu/simd/linear_body.h"
 
 namespace {
 

@@ -1,8 +1,9 @@
-// The function table of one instruction set. Included once per instruction set, after its vec_*.h.
+// The function table of one instruction set. Included once per instruction set, after its pack_*.h.
 #pragma once
 
 #include "ops/cpu/simd/attention_body.h"
 #include "ops/cpu/simd/kernels.h"
+#include "ops/cpu/simd/linear_stream_body.h"
 
 namespace {
 
@@ -10,6 +11,7 @@ constexpr pivot::simd::Kernels kTable = {
     .permute = permute,
     .quantize_e4m3 = quantize_e4m3,
     .quantize_e2m1 = quantize_e2m1,
+    .quantize_digits = quantize_digits,
     .linear = linear,
     .sum_squares = sum_squares,
     .scale_row = scale_row,

@@ -10,6 +10,7 @@ namespace pivot::simd {
 struct TopkScratch {
   std::vector<std::uint32_t> keys;
   std::vector<std::uint32_t> histogram;
+  std::vector<std::int32_t> listed;
 };
 
 // The min(n, k) best of scores[0, n) as ascending indices in selected[0, k), the rest -1; returns their

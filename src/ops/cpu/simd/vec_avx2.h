@@ -1,4 +1,5 @@
-// Eight fp32 lanes on AVX2 + FMA. Included by kernels_avx2.cpp alone.
+// Eight fp32 lanes on AVX2 + FMA. Included by kernels_avx2.cpp, and by kernels_avx512.cpp for what works on
+// one row.
 //
 // Arithmetic (+ - * /) is the compiler's own on __m256; what has no operator is here.
 #pragma once
@@ -17,6 +18,12 @@ using Vec = __m256;
 using Bits = __m256i;
 
 PIVOT_INLINE Vec load(const float* p) { return _mm256_loadu_ps(p); }
+// load() into a register: keeps the compiler from folding one load into several multiply-adds that share it.
+PIVOT_INLINE Vec load_once(const float* p) {
+  Vec v = _mm256_loadu_ps(p);
+  asm("" : "+x"(v));
+  return v;
+}
 PIVOT_INLINE void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
 PIVOT_INLINE Vec splat(float x) { return _mm256_set1_ps(x); }
 PIVOT_INLINE Vec zero() { return _mm256_setzero_ps(); }
@@ -59,6 +66,37 @@ PIVOT_INLINE float sum(Vec a) {
   float out[4];
   sum4(a, a, a, a, out);
   return out[0];
+}
+
+// Lanes 0-3: the sums of a[0..3], lanes 4-7: those of b[0..3].
+PIVOT_INLINE Vec sum8(const Vec a[4], const Vec b[4]) {
+  const Vec p = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
+  const Vec q = _mm256_hadd_ps(_mm256_hadd_ps(b[0], b[1]), _mm256_hadd_ps(b[2], b[3]));
+  return _mm256_permute2f128_ps(p, q, 0x20) + _mm256_permute2f128_ps(p, q, 0x31);
+}
+PIVOT_INLINE void store_halves(float* low, float* high, Vec v) {
+  _mm_storeu_ps(low, _mm256_castps256_ps128(v));
+  _mm_storeu_ps(high, _mm256_extractf128_ps(v, 1));
+}
+
+// out[v]: lanes 0-3 are low[v], low[4+v], low[8+v], low[12+v], lanes 4-7 the same of `high`.
+PIVOT_INLINE void transpose4(const float* low, const float* high, Vec out[4]) {
+  const auto both = [&](int at) { return _mm256_set_m128(_mm_loadu_ps(high + at), _mm_loadu_ps(low + at)); };
+  const Vec r0 = both(0), r1 = both(4), r2 = both(8), r3 = both(12);
+  const Vec a = _mm256_unpacklo_ps(r0, r1), b = _mm256_unpackhi_ps(r0, r1);
+  const Vec c = _mm256_unpacklo_ps(r2, r3), d = _mm256_unpackhi_ps(r2, r3);
+  out[0] = _mm256_shuffle_ps(a, c, 0x44);
+  out[1] = _mm256_shuffle_ps(a, c, 0xee);
+  out[2] = _mm256_shuffle_ps(b, d, 0x44);
+  out[3] = _mm256_shuffle_ps(b, d, 0xee);
+}
+// Even and odd elements of 16.
+PIVOT_INLINE void split_pairs(Vec a, Vec b, Vec out[2]) {
+  const auto in_order = [](Vec v) {
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8));
+  };
+  out[0] = in_order(_mm256_shuffle_ps(a, b, 0x88));
+  out[1] = in_order(_mm256_shuffle_ps(a, b, 0xdd));
 }
 
 // x[2i], x[2i+1] exchanged.

@@ -19,6 +19,7 @@ PIVOT_INLINE Vec load(const float* p) {
   std::memcpy(&v, p, sizeof(v));
   return v;
 }
+PIVOT_INLINE Vec load_once(const float* p) { return load(p); }
 PIVOT_INLINE void store(float* p, Vec v) { std::memcpy(p, &v, sizeof(v)); }
 PIVOT_INLINE Vec splat(float x) { return Vec{x, x, x, x, x, x, x, x}; }
 PIVOT_INLINE Vec zero() { return splat(0.0f); }
@@ -82,6 +83,27 @@ PIVOT_INLINE void sum4(Vec a, Vec b, Vec c, Vec d, float* out) {
   out[1] = sum(b);
   out[2] = sum(c);
   out[3] = sum(d);
+}
+// Lanes 0-3: the sums of a[0..3], lanes 4-7: those of b[0..3].
+PIVOT_INLINE Vec sum8(const Vec a[4], const Vec b[4]) {
+  return Vec{sum(a[0]), sum(a[1]), sum(a[2]), sum(a[3]), sum(b[0]), sum(b[1]), sum(b[2]), sum(b[3])};
+}
+PIVOT_INLINE void store_halves(float* low, float* high, Vec v) {
+  for (int l = 0; l < 4; ++l) {
+    low[l] = v[l];
+    high[l] = v[4 + l];
+  }
+}
+// out[v]: lanes 0-3 are low[v], low[4+v], low[8+v], low[12+v], lanes 4-7 the same of `high`.
+PIVOT_INLINE void transpose4(const float* low, const float* high, Vec out[4]) {
+  for (int v = 0; v < 4; ++v)
+    out[v] =
+        Vec{low[v], low[4 + v], low[8 + v], low[12 + v], high[v], high[4 + v], high[8 + v], high[12 + v]};
+}
+// Even and odd elements of 16.
+PIVOT_INLINE void split_pairs(Vec a, Vec b, Vec out[2]) {
+  out[0] = Vec{a[0], a[2], a[4], a[6], b[0], b[2], b[4], b[6]};
+  out[1] = Vec{a[1], a[3], a[5], a[7], b[1], b[3], b[5], b[7]};
 }
 PIVOT_INLINE Vec swap_pairs(Vec v) { return Vec{v[1], v[0], v[3], v[2], v[5], v[4], v[7], v[6]}; }
 PIVOT_INLINE Vec load_doubled(const float* p) { return Vec{p[0], p[0], p[1], p[1], p[2], p[2], p[3], p[3]}; }
