@@ -155,10 +155,14 @@ Result<int> run(CLI::App& app, ServeOptions& options) {
   }
   const bool on_terminal = is_terminal(STDERR_FILENO);
   const bool text = options.log_format == "text" || (options.log_format == "auto" && on_terminal);
-  const char* level = std::getenv("PIVOT_LOG_LEVEL");
-  PIVOT_TRY_VOID(server::init_server_log(text ? server::LogFormat::kText : server::LogFormat::kJson,
-                                         level != nullptr && *level != '\0' ? level : "info"));
-  const auto values = effective_options(app, from_file, options.config, {"api-key"});
+  // A server tells more than other commands do, where nobody says how much.
+  const CLI::Option* level = app.get_parent()->get_option("--log-level");
+  const std::string log_level = level->count() > 0 ? level->as<std::string>() : "info";
+  PIVOT_TRY_VOID(
+      server::init_server_log(text ? server::LogFormat::kText : server::LogFormat::kJson, log_level));
+  auto values = effective_options(app, from_file, options.config, {"api-key"});
+  for (OptionValue& value : values)
+    if (value.name == "log-level") value.value = log_level;
   PIVOT_TRY(server::InstanceOptions instance_config, instance_options(options));
 
   const sigset_t signals = block_signals();
