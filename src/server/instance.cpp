@@ -10,7 +10,6 @@
 #include "server/handlers/trace.h"
 #include "server/metrics/engine_metrics.h"
 #include "server/metrics/metrics.h"
-#include "text/grammar/grammar.h"
 
 namespace pivot::server {
 namespace {
@@ -65,8 +64,8 @@ Result<std::unique_ptr<Instance>> Instance::start(InstanceOptions options) {
   };
   if (grammars_available()) {
     const std::int64_t vocab_size = options.engine.weights->config.vocab_size;
-    PIVOT_TRY(state->grammars,
-              GrammarCompiler::create(*state->tokenizer, options.service.stop_tokens, vocab_size));
+    PIVOT_TRY(state->grammars, GrammarCompiler::create(*state->tokenizer, options.service.stop_tokens,
+                                                       vocab_size, options.grammar_limits));
   }
   PIVOT_TRY(state->engine, Engine::create(std::move(options.engine)));
   state->engine_metrics = std::make_unique<EngineMetrics>(state->metrics, state->engine->capacity());
@@ -105,11 +104,13 @@ void Instance::stop() {
   state_->stopped = true;
   begin_drain();
   state_->engine->stop();  // every open request gets its last event
+  if (state_->grammars) state_->grammars->stop();
   state_->http->stop_accepting();
   const auto deadline = std::chrono::steady_clock::now() + kFlushWait;
   while (state_->http->open_connections() > 0 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  state_->service->finish_work();
   state_->http->close();
 }
 

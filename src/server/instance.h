@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "server/handlers/context.h"
 #include "server/http/server.h"
+#include "text/grammar/grammar.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace pivot::server {
@@ -29,6 +30,7 @@ struct InstanceOptions {
   EngineOptions engine;
   std::optional<Tokenizer> tokenizer;  // required
   ServiceOptions service;
+  GrammarLimits grammar_limits;
   http::ServerOptions http;  // address, TLS, limits, threads; the handlers are filled in
   Identity identity;
   std::filesystem::path trace;  // empty: none

@@ -1,9 +1,12 @@
 // The whole server on the embedded model: APIs, errors, streams, cancellation, counters.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "engine/devices.h"
+#include "engine/faulty_backend.h"
 #include "server_fixture.h"
 
 namespace pivot {
@@ -362,6 +365,128 @@ TEST(Server, StoppingTellsTheClientsThatAreCutOff) {
   server.instance().stop();
   const std::string rest = client.read_until("[DONE]", 10s);
   EXPECT_NE(rest.find("shutting down"), std::string::npos);
+}
+
+// ---- /health_generate ----
+
+TEST(Server, HealthGenerateMakesOneToken) {
+  TestServer server;
+  HttpClient client = server.client();
+  for (int i = 1; i <= 2; ++i) {
+    EXPECT_EQ(client.get("/health_generate").status, 200);
+    // The engine's figures follow its events.
+    const auto tokens = [&] { return server.instance().engine().stats().generated_tokens; };
+    for (int wait = 0; wait < 1000 && tokens() < static_cast<std::uint64_t>(i); ++wait)
+      std::this_thread::sleep_for(5ms);
+    EXPECT_EQ(tokens(), static_cast<std::uint64_t>(i));
+  }
+  EXPECT_EQ(server.instance().engine().stats().prefix.queries, 0u);
+  EXPECT_EQ(server.metric("pivot_requests_received_total"), 0);  // nobody's request
+  EXPECT_EQ(server.metric("pivot_http_requests_total", "/health_generate"), 2);
+}
+
+TEST(Server, HealthGenerateTellsThatTheDeviceFails) {
+  const auto faulty = std::make_shared<test::FaultyBackend>(make_backend("cpu", 2).value());
+  TestServer server([&](server::InstanceOptions& options) { options.engine.backend = faulty; });
+  HttpClient client = server.client();
+  faulty->failing_steps = 1;
+  const auto reply = client.get("/health_generate");
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_NE(reply.body.find("the device failed"), std::string::npos) << reply.body;
+  EXPECT_EQ(client.get("/health").status, 200);  // the loop turns
+  EXPECT_EQ(client.get("/health_generate").status, 200);
+}
+
+TEST(Server, HealthGenerateTellsThatAStepHangs) {
+  const auto faulty = std::make_shared<test::FaultyBackend>(make_backend("cpu", 2).value());
+  TestServer server([&](server::InstanceOptions& options) {
+    options.engine.backend = faulty;
+    options.service.health_patience = 200ms;
+  });
+  HttpClient client = server.client();
+  faulty->hangs = true;
+  const auto reply = client.get("/health_generate");
+  EXPECT_EQ(reply.status, 503);
+  EXPECT_NE(reply.body.find("no token within 200 ms"), std::string::npos) << reply.body;
+  faulty->hangs = false;
+  EXPECT_TRUE(server.is_idle());
+  EXPECT_EQ(client.get("/health_generate").status, 200);
+}
+
+// A server whose slots are taken is healthy while it writes for others, and nobody is pre-empted to find out.
+TEST(Server, HealthGenerateDisturbsNobody) {
+  TestServer server([](server::InstanceOptions& options) {
+    options.engine.max_sequences = 1;
+    options.service.health_patience = 500ms;
+  });
+  HttpClient stream = server.client();
+  json body = chat_body("Go on for ever.", 6000);
+  body["stream"] = true;
+  body["ignore_eos"] = true;
+  stream.send_raw(test::post_text("/v1/chat/completions", body.dump()));
+  stream.read_until("data: ");
+  EXPECT_EQ(server.client().get("/health_generate").status, 200);
+  const EngineStats stats = server.instance().engine().stats();
+  EXPECT_EQ(stats.preemptions, 0u);
+  EXPECT_EQ(stats.finished, 0u);
+  stream.close();
+  EXPECT_TRUE(server.is_idle());
+}
+
+// ---- grammars ----
+
+// An object that names many properties and allows others: seconds, also with a small vocabulary.
+json slow_schema() {
+  json properties;
+  for (unsigned i = 0; i < 60; ++i) {
+    std::string name;
+    for (unsigned k = 0, x = i * 2654435761u + 1; k < 20; ++k) {
+      x = 1664525u * x + 1013904223u;
+      name += static_cast<char>('a' + x / 65536 % 26);
+    }
+    properties[name] = {{"type", "string"}};
+  }
+  return {{"type", "object"}, {"properties", properties}, {"additionalProperties", true}};
+}
+
+// What takes long to compile holds up neither bodies nor steps, and is told when its time is up.
+TEST(Server, AGrammarThatCompilesLongHoldsUpNobody) {
+  if (!grammars_available()) GTEST_SKIP() << "this build has no grammar library";
+  TestServer server([](server::InstanceOptions& options) {
+    options.service.work_threads = 1;
+    options.grammar_limits.threads = 1;
+    options.grammar_limits.compile_timeout = 500ms;
+    options.grammar_limits.max_cost = std::numeric_limits<std::int64_t>::max();
+  });
+  json slow = chat_body("hi", 4);
+  slow["guided_json"] = slow_schema();
+  HttpClient waiting = server.client();
+  waiting.send_raw(test::post_text("/v1/chat/completions", slow.dump()));
+  for (int i = 0; i < 2000 && server.metric("pivot_grammars_waiting") == 0; ++i)
+    std::this_thread::sleep_for(5ms);
+  ok(server.client().post("/v1/chat/completions", chat_body("hi", 2).dump()));
+  EXPECT_EQ(server.metric("pivot_grammars_waiting"), 1);  // the other one was served meanwhile
+  const auto reply = waiting.read_reply();
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->status, 400) << reply->body;
+  const json error = json::parse(reply->body)["error"];
+  EXPECT_EQ(error["param"], "guided_json");
+  EXPECT_NE(error["message"].get<std::string>().find("longer than 500 ms"), std::string::npos) << error;
+  EXPECT_EQ(server.metric("pivot_grammars_total", "timed_out"), 1);
+  // It is still being compiled: who asks again is told at once.
+  EXPECT_EQ(server.client().post("/v1/chat/completions", slow.dump()).status, 400);
+}
+
+TEST(Server, AGrammarBeyondItsBudgetIsRefusedBeforeItIsCompiled) {
+  if (!grammars_available()) GTEST_SKIP() << "this build has no grammar library";
+  TestServer server;
+  json slow = chat_body("hi", 4);
+  slow["guided_json"] = slow_schema();
+  const auto reply = server.client().post("/v1/chat/completions", slow.dump());
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_NE(reply.body.find("would cost 30000"), std::string::npos) << reply.body;
+  EXPECT_EQ(server.metric("pivot_grammars_total", "refused"), 1);
+  EXPECT_EQ(server.metric("pivot_grammar_compile_seconds_total"), 0);
 }
 
 TEST(Server, AFullQueueIsTold) {

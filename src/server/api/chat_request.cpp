@@ -109,6 +109,22 @@ ApiResult<ChatMessage> read_message(const Json& value, const std::string& path) 
   return message;
 }
 
+// One part of OpenAI's content, or a bare text.
+ApiResult<std::string> read_part(const Json& value, const std::string& path) {
+  if (value.is(JsonKind::kString)) return value.text;
+  PIVOT_TRY(Fields part, Fields::of(value, path));
+  PIVOT_TRY(const std::string type, part.required_string("type"));
+  if (type == "text" || type == "input_text" || type == "output_text") return part.required_string("text");
+  if (type == "refusal") return part.required_string("refusal");
+  ApiError error;
+  error.param = path;
+  error.code = "unsupported";
+  error.message = fmt::format(
+      "`{}` is of type \"{}\"; this model reads text only: images, audio, video and files are not supported",
+      path, quotable(type));
+  return tl::unexpected(std::move(error));
+}
+
 // A result needs a call before it: without one it would be put into the prompt as an answer to nothing.
 ApiResult<> check_results(const Conversation& conversation) {
   bool any_call = false;
@@ -138,42 +154,26 @@ ApiResult<> check_tool_name(const std::string& name, const std::string& path) {
                         path, kMaxNameBytes, quotable(name)));
 }
 
-ApiResult<std::vector<ContentPart>> read_content(const Json& value, const std::string& path) {
+ApiResult<std::vector<ContentPart>> read_parts(const Json& value, const std::string& path,
+                                               std::string_view items, PartReader read) {
   std::vector<ContentPart> parts;
   if (value.is(JsonKind::kString)) {
     if (!value.text.empty()) parts.push_back({"text", value.text});
     return parts;
   }
   if (!value.is(JsonKind::kArray)) {
-    return bad_field(path,
-                     fmt::format("`{}` is a string or a list of parts; found {}", path, value.kind_name()));
+    return bad_field(
+        path, fmt::format("`{}` is a string or a list of {}; found {}", path, items, value.kind_name()));
   }
   for (std::size_t i = 0; i < value.items.size(); ++i) {
-    const std::string part_path = fmt::format("{}[{}]", path, i);
-    if (value.items[i].is(JsonKind::kString)) {
-      parts.push_back({"text", value.items[i].text});
-      continue;
-    }
-    PIVOT_TRY(Fields part, Fields::of(value.items[i], part_path));
-    PIVOT_TRY(const std::string type, part.required_string("type"));
-    if (type == "text" || type == "input_text" || type == "output_text") {
-      PIVOT_TRY(std::string text, part.required_string("text"));
-      parts.push_back({"text", std::move(text)});
-    } else if (type == "refusal") {
-      PIVOT_TRY(std::string text, part.required_string("refusal"));
-      parts.push_back({"text", std::move(text)});
-    } else {
-      ApiError error;
-      error.param = part_path;
-      error.code = "unsupported";
-      error.message = fmt::format(
-          "`{}` is of type \"{}\"; this model reads text only: images, audio, video and files are "
-          "not supported",
-          part_path, quotable(type));
-      return tl::unexpected(std::move(error));
-    }
+    PIVOT_TRY(std::string text, read(value.items[i], fmt::format("{}[{}]", path, i)));
+    parts.push_back({"text", std::move(text)});
   }
   return parts;
+}
+
+ApiResult<std::vector<ContentPart>> read_content(const Json& value, const std::string& path) {
+  return read_parts(value, path, "parts", read_part);
 }
 
 ApiResult<> add_tool(const Json& function, const std::string& path, ChatPrompt& out) {

@@ -27,7 +27,11 @@ ApiResult<> add_tool(const Json& function, const std::string& path, ChatPrompt& 
 // After tools and tool choice are known: none leaves the tools out of the prompt, a name must exist.
 ApiResult<> resolve_tool_choice(const std::string& path, ChatPrompt& out);
 ApiResult<> read_chat_messages(Fields& fields, ChatPrompt& out);
-// A content: a string or a list of text parts. Images, audio and files are refused by name.
+// A string, or a list whose items `read` makes into texts; `items`: what the API calls them.
+using PartReader = ApiResult<std::string> (*)(const Json& item, const std::string& path);
+ApiResult<std::vector<ContentPart>> read_parts(const Json& value, const std::string& path,
+                                               std::string_view items, PartReader read);
+// A content of OpenAI's APIs: a string or a list of text parts. Images, audio and files are refused by name.
 ApiResult<std::vector<ContentPart>> read_content(const Json& value, const std::string& path);
 // [a-zA-Z0-9_-]{1,64}; more liberal: no control characters, quotes or angle brackets, at most 128 bytes.
 ApiResult<> check_tool_name(const std::string& name, const std::string& path);

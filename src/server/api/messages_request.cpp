@@ -17,26 +17,16 @@ tl::unexpected<ApiError> unsupported_block(const std::string& path, std::string_
   return tl::unexpected(std::move(error));
 }
 
+ApiResult<std::string> read_text_block(const Json& value, const std::string& path) {
+  PIVOT_TRY(Fields block, Fields::of(value, path));
+  PIVOT_TRY(const std::string type, block.required_string("type"));
+  if (type != "text") return unsupported_block(path, type);
+  return block.required_string("text");
+}
+
 // Text blocks, or a string; the content of `system` and of tool results.
 ApiResult<std::vector<ContentPart>> read_text_blocks(const Json& value, const std::string& path) {
-  std::vector<ContentPart> parts;
-  if (value.is(JsonKind::kString)) {
-    if (!value.text.empty()) parts.push_back({"text", value.text});
-    return parts;
-  }
-  if (!value.is(JsonKind::kArray)) {
-    return bad_field(path,
-                     fmt::format("`{}` is a string or a list of blocks; found {}", path, value.kind_name()));
-  }
-  for (std::size_t i = 0; i < value.items.size(); ++i) {
-    const std::string at = fmt::format("{}[{}]", path, i);
-    PIVOT_TRY(Fields block, Fields::of(value.items[i], at));
-    PIVOT_TRY(const std::string type, block.required_string("type"));
-    if (type != "text") return unsupported_block(at, type);
-    PIVOT_TRY(std::string text, block.required_string("text"));
-    parts.push_back({"text", std::move(text)});
-  }
-  return parts;
+  return read_parts(value, path, "blocks", read_text_block);
 }
 
 // A user message becomes tool results and a user message, in the order of its blocks.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/handlers/health_probe.h"
 #include "server/handlers/replay.h"
 #include "server/handlers/work_queue.h"
 #include "server/http/exchange.h"
@@ -48,6 +49,7 @@ struct ServiceOptions {
   std::chrono::milliseconds request_timeout{0};  // 0: none
   std::size_t replay_bytes = std::size_t{64} << 20;
   int work_threads = 2;
+  std::chrono::milliseconds health_patience{20'000};  // of /health_generate
   int retry_after_seconds = 1;
 };
 
@@ -61,6 +63,8 @@ struct Context {
         metrics(the_metrics),
         replay(options.replay_bytes),
         prompts(tokenizer, replay),
+        health_probe(std::make_shared<HealthProbe>(engine, tokenizer.special().bos.value_or(TokenId{0}),
+                                                   options.health_patience)),
         work(options.work_threads, kMaxWaitingWork) {}
 
   static constexpr std::size_t kMaxWaitingWork = 8192;
@@ -81,6 +85,7 @@ struct Context {
   std::mutex health_mutex;
   std::uint64_t last_beat = 0;
   std::chrono::steady_clock::time_point beat_time = std::chrono::steady_clock::now();
+  std::shared_ptr<HealthProbe> health_probe;
   WorkQueue work;  // last: its threads end before anything that they use
 };
 

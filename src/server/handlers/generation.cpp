@@ -79,15 +79,23 @@ void Generation::prepare() {
   auto sampling = prepare_sampling(*context_, request_);
   if (!sampling) return refuse(sampling.error());
   if (request_.chat() != nullptr) thinking_ = thinking_of(*context_, *request_.chat());
+  sampling_ = *std::move(sampling);
   auto prompts = prepare_prompts(*context_, client_, request_);
   if (!prompts) return refuse(prompts.error());
-  auto constraint = prepare_constraint(*context_, request_);
-  if (!constraint) return refuse(constraint.error());
-  submit(*std::move(prompts), *std::move(sampling), *std::move(constraint));
+  prompts_ = *std::move(prompts);
+  // No work thread waits for a grammar: the next body may need none.
+  prepare_constraint(
+      *context_, request_,
+      [self = shared_from_this()](api::ApiResult<std::unique_ptr<TokenConstraint>> constraint) {
+        if (constraint)
+          self->submit(*std::move(constraint));
+        else
+          self->refuse(constraint.error());
+      });
 }
 
-void Generation::submit(std::vector<PreparedPrompt> prompts, SamplingParams sampling,
-                        std::unique_ptr<TokenConstraint> constraint) {
+void Generation::submit(std::unique_ptr<TokenConstraint> constraint) {
+  std::vector<PreparedPrompt> prompts = std::move(prompts_);
   auto stops = StopStrings::create(request_.sampling.stop);
   if (!stops) return refuse(stops.error());
   stop_tokens_ = stop_tokens_of(*context_, request_.sampling);
@@ -99,8 +107,8 @@ void Generation::submit(std::vector<PreparedPrompt> prompts, SamplingParams samp
   identity.model = request_.model.empty() ? context_->options.model_names.front() : request_.model;
   identity.fingerprint = context_->options.fingerprint;
   identity.request_id = exchange_->request().id;
-  identity.temperature = sampling.temperature;
-  identity.top_p = sampling.top_p;
+  identity.temperature = sampling_.temperature;
+  identity.top_p = sampling_.top_p;
   if (request_.echo) {
     for (PreparedPrompt& prompt : prompts) identity.echoes.push_back(std::move(prompt.echo));
   }
@@ -133,7 +141,7 @@ void Generation::submit(std::vector<PreparedPrompt> prompts, SamplingParams samp
   for (std::size_t i = 0; i < num_prompts_; ++i) {
     EngineRequest request;
     request.prompt = std::move(prompts[i].ids);
-    request.sampling = sampling;
+    request.sampling = sampling_;
     request.sampling.seed += i * n;  // choice j of prompt i draws with seed + i * n + j
     request.max_new_tokens = request_.sampling.max_tokens;
     request.min_new_tokens = request_.sampling.min_tokens;

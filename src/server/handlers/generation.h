@@ -1,8 +1,8 @@
 // One request for a completion, from its body to its last byte: reads it, gives it to the engine, turns the
 // engine's events into the API's answer.
 //
-// Threads: it is read on a work thread; the engine's thread puts events into a queue and cuts stop strings;
-// everything else runs on the connection's strand.
+// Threads: it is read on a work thread, and submitted there or where its grammar was compiled; the engine's
+// thread puts events into a queue and cuts stop strings; everything else runs on the connection's strand.
 #pragma once
 
 #include <chrono>
@@ -54,8 +54,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   };
 
   void prepare();  // work thread
-  void submit(std::vector<PreparedPrompt> prompts, SamplingParams sampling,
-              std::unique_ptr<TokenConstraint> constraint);
+  // Where prepare() ended, or where the answer's grammar was compiled.
+  void submit(std::unique_ptr<TokenConstraint> constraint);
   void refuse(const api::ApiError& error);
   void refuse(const Error& error);
 
@@ -87,6 +87,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Clock::time_point arrived_ = Clock::now();
   std::string client_;
   api::GenerationRequest request_;
+  std::vector<PreparedPrompt> prompts_;  // until they are submitted
+  SamplingParams sampling_;
   ThinkingMode thinking_ = ThinkingMode::kChat;
   std::vector<TokenId> stop_tokens_;
   std::vector<TokenId> first_tokens_;  // by prompt

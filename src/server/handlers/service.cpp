@@ -13,6 +13,7 @@
 #include "server/handlers/simple_handlers.h"
 #include "server/metrics/metrics.h"
 #include "server/page/page.h"
+#include "text/grammar/grammar.h"
 
 namespace pivot::server {
 namespace {
@@ -62,6 +63,7 @@ enum class Action {
   kTokenize,
   kDetokenize,
   kHealth,
+  kHealthGenerate,
   kReady,
   kPing,
   kVersion,
@@ -99,6 +101,7 @@ const Service::Route* Service::find_route(std::string_view path) {
       Route{"/get_server_info", "GET HEAD", Action::kServerInfo, true},
       Route{"/flush_cache", "POST GET", Action::kFlushCache, true},
       Route{"/health", "GET HEAD", Action::kHealth, false},
+      Route{"/health_generate", "GET HEAD", Action::kHealthGenerate, false},
       Route{"/ready", "GET HEAD", Action::kReady, false},
       Route{"/ping", "GET HEAD POST", Action::kPing, false},
       Route{"/version", "GET HEAD", Action::kVersion, false},
@@ -122,7 +125,12 @@ Service::Service(ServiceOptions options, Engine& engine, const Tokenizer& tokeni
 
 // Work that runs keeps the context alive; the last of it must not be the one that ends the threads it runs
 // on.
-Service::~Service() { context_->work.finish(); }
+Service::~Service() { finish_work(); }
+
+void Service::finish_work() {
+  if (context_->grammars != nullptr) context_->grammars->stop();
+  context_->work.finish();
+}
 
 void Service::install(http::ServerOptions& options) {
   options.check_head = [this](const http::Request& head, http::Response& refusal) {
@@ -306,6 +314,8 @@ void Service::handle(std::shared_ptr<http::Exchange> exchange) {
     }
     case Action::kHealth:
       return answer(get_health(*context_));
+    case Action::kHealthGenerate:
+      return context_->health_probe->ask(exchange, context_->post_after);
     case Action::kReady: {
       const bool ready = !context_->draining && context_->engine.accepting();
       return answer(text_response(ready ? 200 : 503, ready ? "ready\n" : "draining\n"));

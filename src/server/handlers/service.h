@@ -25,6 +25,9 @@ class Service {
 
   // From now on /ready answers 503 and new completions are refused with 503.
   void set_draining();
+  // Refuses the requests whose grammars are still being compiled, and finishes reading the others. When it
+  // returns, no thread of the service or of the grammars has anything left to send: the HTTP server may go.
+  void finish_work();
 
   ReplayStore& replay();
 

@@ -73,6 +73,24 @@ std::optional<ToolCallGrammar> tool_grammar(const api::ChatPrompt& prompt) {
   return grammar;
 }
 
+// What the answer must look like, and the field that says so; nothing where any answer will do.
+ApiResult<std::optional<AnswerGrammar>> wanted_grammar(const api::GenerationRequest& request,
+                                                       std::string& param) {
+  param = request.grammar.param;
+  const bool has_format = request.grammar.kind != api::Grammar::Kind::kNone;
+  const api::ChatPrompt* chat = request.chat();
+  auto tools = chat == nullptr ? std::nullopt : tool_grammar(*chat);
+  if (tools && has_format && tools->use == ToolCallGrammar::Use::kRequired) {
+    return bad_field(param, fmt::format("`{}` says what the text looks like, but tool_choice asks for a call "
+                                        "instead of text; give one of them",
+                                        param));
+  }
+  if (has_format) return std::optional<AnswerGrammar>(answer_grammar(request.grammar));
+  if (!tools) return std::optional<AnswerGrammar>();
+  param = "tools";
+  return std::optional<AnswerGrammar>(*std::move(tools));
+}
+
 }  // namespace
 
 std::string client_of(const Context& context, const http::Request& request) {
@@ -185,43 +203,29 @@ std::vector<TokenId> stop_tokens_of(const Context& context, const api::SamplingF
   return tokens;
 }
 
-ApiResult<std::unique_ptr<TokenConstraint>> prepare_constraint(Context& context,
-                                                               const api::GenerationRequest& request) {
-  const api::ChatPrompt* chat = request.chat();
-  std::optional<AnswerGrammar> grammar;
-  std::string param = request.grammar.param;
-  if (chat != nullptr) {
-    if (auto tools = tool_grammar(*chat)) {
-      if (request.grammar.kind != api::Grammar::Kind::kNone) {
-        if (tools->use == ToolCallGrammar::Use::kRequired) {
-          return bad_field(
-              param,
-              fmt::format("`{}` says what the text looks like, but tool_choice asks for a call instead "
-                          "of text; give one of them",
-                          param));
-        }
-      } else {
-        grammar = *std::move(tools);
-        param = "tools";
-      }
-    }
-  }
-  if (request.grammar.kind != api::Grammar::Kind::kNone) grammar = answer_grammar(request.grammar);
-  if (!grammar) return std::unique_ptr<TokenConstraint>();
+void prepare_constraint(Context& context, const api::GenerationRequest& request, ConstraintDone done) {
+  std::string param;
+  auto grammar = wanted_grammar(request, param);
+  if (!grammar) return done(tl::unexpected(std::move(grammar).error()));
+  if (!*grammar) return done(std::unique_ptr<TokenConstraint>());
   if (context.grammars == nullptr) {
     ApiError error;
     error.param = param;
     error.code = "unsupported";
     error.message = fmt::format("`{}` needs constrained decoding, which this build does not contain", param);
-    return tl::unexpected(std::move(error));
+    return done(tl::unexpected(std::move(error)));
   }
+  const api::ChatPrompt* chat = request.chat();
   ConstrainOptions options;
   options.after_reasoning = chat != nullptr && thinking_of(context, *chat) == ThinkingMode::kThinking;
-  auto constraint = context.grammars->constrain(*grammar, options);
-  if (constraint) return *std::move(constraint);
-  ApiError error = api::from_error(constraint.error());
-  error.param = param;
-  return tl::unexpected(std::move(error));
+  context.grammars->constrain_later(
+      **grammar, options,
+      [param, done = std::move(done)](Result<std::unique_ptr<TokenConstraint>> constraint) {
+        if (constraint) return done(*std::move(constraint));
+        ApiError error = api::from_error(constraint.error());
+        error.param = param;
+        done(tl::unexpected(std::move(error)));
+      });
 }
 
 }  // namespace pivot::server

@@ -1,6 +1,7 @@
 // From an API's request to what the engine runs.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,9 +28,10 @@ api::ApiResult<std::vector<TokenId>> chat_prompt_ids(Context& context, const std
 api::ApiResult<SamplingParams> prepare_sampling(const Context& context,
                                                 const api::GenerationRequest& request);
 std::vector<TokenId> stop_tokens_of(const Context& context, const api::SamplingFields& fields);
-// Null where nothing constrains the answer. May take long: it compiles.
-api::ApiResult<std::unique_ptr<TokenConstraint>> prepare_constraint(Context& context,
-                                                                    const api::GenerationRequest& request);
+// Calls `done` once: with null where nothing constrains the answer. What has to be compiled is compiled
+// elsewhere, and `done` is then called there; it must not block.
+using ConstraintDone = std::function<void(api::ApiResult<std::unique_ptr<TokenConstraint>>)>;
+void prepare_constraint(Context& context, const api::GenerationRequest& request, ConstraintDone done);
 // 404 where `model` is not served here; an empty name is the server's model.
 api::ApiResult<> check_model(const Context& context, const std::string& model);
 

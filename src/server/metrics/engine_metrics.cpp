@@ -97,6 +97,7 @@ struct EngineMetrics::State {
   Mirror grammars_compiled = mirror(MetricId::kGrammars, {"compiled"});
   Mirror grammars_cached = mirror(MetricId::kGrammars, {"cached"});
   Mirror grammars_refused = mirror(MetricId::kGrammars, {"refused"});
+  Mirror grammars_timed_out = mirror(MetricId::kGrammars, {"timed_out"});
   Mirror grammar_compile_seconds = mirror(MetricId::kGrammarCompile);
   Mirror grammar_masks = mirror(MetricId::kGrammarMasks);
   Mirror grammar_mask_seconds = mirror(MetricId::kGrammarMaskTime);
@@ -169,7 +170,9 @@ void EngineMetrics::update(const EngineStats& stats) {
 void EngineMetrics::update(const GrammarStats& stats) {
   state_->grammars_compiled.follow(stats.compiled);
   state_->grammars_cached.follow(stats.cached);
-  state_->grammars_refused.follow(stats.refused);
+  state_->grammars_refused.follow(stats.refused - stats.timed_out);
+  state_->grammars_timed_out.follow(stats.timed_out);
+  state_->set(MetricId::kGrammarsWaiting, static_cast<double>(stats.waiting));
   state_->grammar_compile_seconds.follow(stats.compile_seconds);
   state_->grammar_masks.follow(stats.masks);
   state_->grammar_mask_seconds.follow(stats.mask_seconds);

@@ -26,8 +26,8 @@ constexpr std::array<std::string_view, 5> kComponents = {"window", "compressed",
                                                          "index_compressor"};
 constexpr std::array<std::string_view, 2> kPrefixResults = {"hit", "miss"};
 constexpr std::array<std::string_view, 3> kWriteResults = {"ok", "failed", "skipped"};
-constexpr std::array<std::string_view, 3> kGrammarResults = {"compiled", "cached", "refused"};
-constexpr std::array<std::string_view, 20> kRoutes = {  //
+constexpr std::array<std::string_view, 4> kGrammarResults = {"compiled", "cached", "refused", "timed_out"};
+constexpr std::array<std::string_view, 21> kRoutes = {  //
     "/",
     "/v1/chat/completions",
     "/v1/completions",
@@ -38,6 +38,7 @@ constexpr std::array<std::string_view, 20> kRoutes = {  //
     "/tokenize",
     "/detokenize",
     "/health",
+    "/health_generate",
     "/ready",
     "/metrics",
     "/version",
@@ -172,7 +173,10 @@ constexpr MetricSpec kTable[] = {
     {Id::kGraphReplays, "engine", "pivot_graph_replays_total", kCounter, "steps", {}, {}, true,
      "Steps that replayed a recorded graph; 0 where the device has none."},
     {Id::kGrammars, "structured output", "pivot_grammars_total", kCounter, "grammars", kGrammarResultLabel, {}, true,
-     "Grammars that requests asked for: compiled, taken from the cache, or refused."},
+     "Grammars that requests asked for: compiled, taken from the cache, refused, or given up because the time "
+     "for compiling was up."},
+    {Id::kGrammarsWaiting, "structured output", "pivot_grammars_waiting", kGauge, "grammars", {}, {}, true,
+     "Grammars that are being compiled or wait for it."},
     {Id::kGrammarCompile, "structured output", "pivot_grammar_compile_seconds_total", kCounter, "seconds", {}, {}, true,
      "Time spent compiling grammars."},
     {Id::kGrammarMasks, "structured output", "pivot_grammar_masks_total", kCounter, "masks", {}, {}, true,

@@ -47,6 +47,7 @@ enum class MetricId : std::uint8_t {
   kGraphReplays,
   // Structured output.
   kGrammars,
+  kGrammarsWaiting,
   kGrammarCompile,
   kGrammarMasks,
   kGrammarMaskTime,

@@ -19,7 +19,17 @@ using python_json::Value;
 struct Totals {
   std::int32_t nodes = 0;
   std::int32_t enum_values = 0;
+  std::int64_t cost = 0;
 };
+
+// What compiling takes beyond a millisecond or so, in milliseconds of one core with DeepSeek-V4's 129,280
+// tokens (grammar_bench; within a factor of two). A state of an expression inside a string costs 1.
+constexpr std::int64_t kCostOfBound = 6;  // of a number: becomes an expression about its digits
+constexpr std::int64_t kCostOfCount = 7;  // of items
+constexpr std::int64_t kCostOfFormat = 40;
+// A byte of a property's name where others are allowed beside it: each becomes a state that nearly every
+// token can follow, so that no other property is written under this name.
+constexpr std::int64_t kCostOfOpenName = 25;
 
 bool any_of(std::string_view key, std::initializer_list<std::string_view> keys) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
@@ -27,8 +37,9 @@ bool any_of(std::string_view key, std::initializer_list<std::string_view> keys) 
 
 class SchemaCheck {
  public:
-  SchemaCheck(const GrammarLimits& limits, Totals& totals, bool strict)
-      : limits_(limits), totals_(totals), strict_(strict) {}
+  // `tags`: the schema of a tool's parameters, each of which is written in a tag of its own.
+  SchemaCheck(const GrammarLimits& limits, Totals& totals, bool strict, bool tags = false)
+      : limits_(limits), totals_(totals), strict_(strict), tags_(tags) {}
 
   Result<> run(const Value& schema, std::string_view where) {
     path_ = where;
@@ -61,7 +72,23 @@ class SchemaCheck {
       PIVOT_TRY_VOID(check_member(member.key, member.value, depth + 1));
       path_.resize(length);
     }
-    return {};
+    return is_open(schema, depth) ? add_cost(kCostOfOpenName * name_bytes(schema)) : Result<>();
+  }
+
+  // Whether an object may have properties beside those that it names.
+  bool is_open(const Value& schema, int depth) const {
+    if (tags_ && depth == 1) return false;  // a tool's parameters stand in tags, any name in any of them
+    for (const std::string_view key : {"additionalProperties", "unevaluatedProperties"})
+      if (const Value* more = schema.find(key)) return !more->is(Value::Kind::kFalse);
+    return !strict_;
+  }
+
+  static std::int64_t name_bytes(const Value& schema) {
+    const Value* properties = schema.find("properties");
+    std::int64_t bytes = 0;
+    if (properties != nullptr)
+      for (const Member& member : properties->members) bytes += std::ssize(member.key);
+    return bytes;
   }
 
   Result<> check_member(std::string_view key, const Value& value, int depth) {
@@ -99,6 +126,11 @@ class SchemaCheck {
                     totals_.enum_values, path_, limits_.max_enum_values);
     }
     if (key == "pattern" && value.is(Value::Kind::kString)) PIVOT_TRY_VOID(check_pattern(value.text));
+    if (any_of(key, {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}))
+      PIVOT_TRY_VOID(add_cost(kCostOfBound));
+    if (any_of(key, {"minItems", "maxItems", "minProperties", "maxProperties"}))
+      PIVOT_TRY_VOID(add_cost(kCostOfCount));
+    if (key == "format") PIVOT_TRY_VOID(add_cost(kCostOfFormat));
     if (any_of(key, {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
                      "minContains", "maxContains"}))
       PIVOT_TRY_VOID(check_count(value));
@@ -106,9 +138,20 @@ class SchemaCheck {
   }
 
   Result<> check_pattern(std::string_view pattern) {
-    if (const std::string problem = pattern_problem(pattern, limits_); !problem.empty())
-      return fail(ErrorCode::kInvalidArgument, "{}: {}", path_, problem);
-    return {};
+    const PatternSize size = measure_pattern(pattern, limits_);
+    if (!size.problem.empty()) return fail(ErrorCode::kInvalidArgument, "{}: {}", path_, size.problem);
+    return add_cost(size.states);
+  }
+
+  Result<> add_cost(std::int64_t cost) {
+    totals_.cost += cost;
+    if (totals_.cost <= limits_.max_cost) return {};
+    return fail(
+        ErrorCode::kInvalidArgument,
+        "compiling the schemas of the request would cost {} up to {}; at most {} is allowed. What costs "
+        "most: expressions with large repeats, formats, bounds and counts, and objects that name many "
+        "properties and allow others",
+        totals_.cost, path_, limits_.max_cost);
   }
 
   Result<> check_count(const Value& value) {
@@ -126,6 +169,7 @@ class SchemaCheck {
   const GrammarLimits& limits_;
   Totals& totals_;
   bool strict_;
+  bool tags_;
   std::string path_;  // of the value at hand, as a JSON pointer
 };
 
@@ -163,8 +207,8 @@ struct Check {
 
   Result<> operator()(const RegexGrammar& grammar) const {
     PIVOT_TRY_VOID(check_text(grammar.pattern, "the regular expression"));
-    if (const std::string problem = pattern_problem(grammar.pattern, limits); !problem.empty())
-      return fail(ErrorCode::kInvalidArgument, "the regular expression: {}", problem);
+    if (const PatternSize size = measure_pattern(grammar.pattern, limits); !size.problem.empty())
+      return fail(ErrorCode::kInvalidArgument, "the regular expression: {}", size.problem);
     return {};
   }
 
@@ -229,7 +273,7 @@ struct Check {
     PIVOT_TRY_VOID(check_bytes(tool.parameters.size(), limits));
     Result<Value> schema = python_json::parse(tool.parameters);
     if (!schema) return fail(std::move(schema).error().with("reading " + where));
-    PIVOT_TRY_VOID(SchemaCheck(limits, totals, tool.strict).run(*schema, where));
+    PIVOT_TRY_VOID(SchemaCheck(limits, totals, tool.strict, /*tags=*/true).run(*schema, where));
     if (!schema->is(Value::Kind::kObject))
       return fail(ErrorCode::kInvalidArgument, "{} must be the schema of an object", where);
     if (const Value* properties = schema->find("properties"))

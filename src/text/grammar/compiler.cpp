@@ -1,10 +1,15 @@
 // The cache of compiled grammars and the threads that compile.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <future>
 #include <list>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 
@@ -65,13 +70,24 @@ bool demands_answer(const AnswerGrammar& grammar) {
   return calls == nullptr || calls->use == ToolCallGrammar::Use::kRequired;
 }
 
+// Compiling yields to steps and connections: a pathological grammar takes idle time first.
+constexpr int kCompileNiceness = 5;
+
+using Done = GrammarCompiler::Done;
+
+// Who waits for a compilation.
+struct Waiter {
+  Clock::time_point asked;
+  ConstrainOptions options;
+  Done done;
+};
+
 // One compilation, shared by everyone who waits for the same grammar.
 struct Job {
   std::string key;
   AnswerGrammar grammar;
-  int waiters = 0;
-  bool done = false;
-  Result<Grammar> result = Grammar();
+  std::vector<Waiter> waiters;
+  std::optional<Clock::time_point> begun;
 };
 
 }  // namespace
@@ -89,24 +105,31 @@ struct GrammarCompiler::Impl {
   std::unique_ptr<GrammarLibrary> library;
 
   mutable std::mutex mutex;
-  std::condition_variable work;      // a job waits, or the end
-  std::condition_variable finished;  // a job is done
+  std::condition_variable work;   // a job waits, or the end
+  std::condition_variable watch;  // a deadline is new, or the end
+  std::condition_variable quiet;  // no `done` runs
   std::deque<std::shared_ptr<Job>> waiting;
   std::map<std::string, std::shared_ptr<Job>, std::less<>> jobs;  // waiting or running, by key
   std::list<Entry> cache;                                         // most recently used first
   std::unordered_map<std::string_view, std::list<Entry>::iterator> entry_of;
   GrammarStats stats;
-  bool stopping = false;
+  int calling = 0;        // threads that are telling waiters
+  bool stopped = false;   // nobody may ask any more
+  bool stopping = false;  // the threads end
   std::vector<std::thread> threads;
 
   ~Impl() {
+    stop();
     {
       const std::lock_guard lock(mutex);
       stopping = true;
     }
     work.notify_all();
+    watch.notify_all();
     for (std::thread& thread : threads) thread.join();
   }
+
+  // ---- with the mutex held ----
 
   Grammar find(std::string_view key) {
     const auto found = entry_of.find(key);
@@ -128,71 +151,156 @@ struct GrammarCompiler::Impl {
     }
   }
 
-  void run() {
+  // Tells some who waited for one grammar. Lets go of the mutex meanwhile; stop() waits for it.
+  void tell(std::unique_lock<std::mutex>& lock, std::vector<Waiter> waiters, const AnswerGrammar& grammar,
+            const Result<Grammar>& result) {
+    if (waiters.empty()) return;
+    if (!result) stats.refused += waiters.size();
+    ++calling;
+    lock.unlock();
+    for (const Waiter& waiter : waiters) waiter.done(start(result, grammar, waiter.options));
+    waiters.clear();  // what the callbacks hold goes before stop() returns
+    lock.lock();
+    if (--calling == 0) quiet.notify_all();
+  }
+
+  // ---- the threads ----
+
+  void compile_all() {
+    // Per thread on Linux, and inherited by those that the library starts.
+    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kCompileNiceness);
     std::unique_lock lock(mutex);
     for (;;) {
       work.wait(lock, [this] { return stopping || !waiting.empty(); });
       if (stopping) return;
       const std::shared_ptr<Job> job = std::move(waiting.front());
       waiting.pop_front();
+      job->begun = Clock::now();
+      watch.notify_all();
       lock.unlock();
-      const Clock::time_point start = Clock::now();
       Result<Grammar> result = library->compile(job->grammar);
-      const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+      const double seconds = std::chrono::duration<double>(Clock::now() - *job->begun).count();
       lock.lock();
       stats.compile_seconds += seconds;
       if (result) {
         ++stats.compiled;
         insert(job->key, *result);
       }
-      job->result = std::move(result);
-      job->done = true;
       jobs.erase(job->key);
-      finished.notify_all();
+      tell(lock, std::move(job->waiters), job->grammar, result);
     }
   }
 
-  Result<Grammar> compiled(const AnswerGrammar& grammar) {
-    PIVOT_TRY_VOID(check_grammar(grammar, limits));
-    std::string key = key_of(grammar);
+  void watch_deadlines() {
     std::unique_lock lock(mutex);
+    while (!stopping) {
+      const Clock::time_point now = Clock::now();
+      Clock::time_point next = Clock::time_point::max();
+      std::shared_ptr<Job> late;
+      for (const auto& [key, job] : jobs) {
+        if (job->waiters.empty()) continue;
+        // They wait so long for a thread, and then so long for the compilation.
+        const Clock::time_point deadline =
+            job->begun.value_or(job->waiters.front().asked) + limits.compile_timeout;
+        next = std::min(next, deadline);
+        if (deadline <= now) late = job;
+      }
+      if (late != nullptr) {
+        give_up(lock, late);
+      } else if (next == Clock::time_point::max()) {
+        watch.wait(lock);
+      } else {
+        watch.wait_until(lock, next);
+      }
+    }
+  }
+
+  void give_up(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Job>& job) {
+    std::vector<Waiter> late;
+    if (job->begun) {
+      late.swap(job->waiters);
+      stats.timed_out += late.size();
+      tell(lock, std::move(late), job->grammar, too_slow());
+      return;
+    }
+    late.push_back(std::move(job->waiters.front()));
+    job->waiters.erase(job->waiters.begin());
+    if (job->waiters.empty()) {  // it is nobody's any more
+      waiting.erase(std::find(waiting.begin(), waiting.end(), job));
+      jobs.erase(job->key);
+    }
+    stats.timed_out += 1;
+    tell(lock, std::move(late), job->grammar,
+         fail(ErrorCode::kUnavailable,
+              "no thread was free to compile the grammar within {} ms; try again later",
+              limits.compile_timeout.count()));
+  }
+
+  Result<Grammar> too_slow() const {
+    return fail(ErrorCode::kInvalidArgument,
+                "compiling the grammar takes longer than {} ms; make the schema, pattern or grammar simpler",
+                limits.compile_timeout.count());
+  }
+
+  // ---- whoever asks ----
+
+  Result<std::unique_ptr<TokenConstraint>> start(const Result<Grammar>& grammar, const AnswerGrammar& asked,
+                                                 const ConstrainOptions& options) const {
+    if (!grammar) return fail(Error(grammar.error()));
+    PIVOT_TRY(std::unique_ptr<TokenConstraint> constraint, (*grammar)->start());
+    if (!options.after_reasoning) return constraint;
+    return make_reasoning_gate(reasoning, std::move(constraint), demands_answer(asked));
+  }
+
+  // The grammar, or why there is none; neither where it has to be compiled: `waiter` waits for it then.
+  std::optional<Result<Grammar>> find_or_enqueue(const AnswerGrammar& grammar, Waiter& waiter) {
+    if (Result<> checked = check_grammar(grammar, limits); !checked) return fail(std::move(checked).error());
+    std::string key = key_of(grammar);
+    const std::lock_guard lock(mutex);
+    if (stopped) return fail(ErrorCode::kUnavailable, "the server is shutting down");
     if (Grammar known = find(key)) {
       ++stats.cached;
       return known;
     }
-    std::shared_ptr<Job> job;
     if (const auto same = jobs.find(key); same != jobs.end()) {
-      job = same->second;
-    } else {
-      if (waiting.size() >= static_cast<std::size_t>(limits.max_waiting))
-        return fail(ErrorCode::kUnavailable, "{} grammars wait to be compiled already; try again later",
-                    waiting.size());
-      job = std::make_shared<Job>();
-      job->key = key;
-      job->grammar = grammar;
-      jobs.emplace(std::move(key), job);
-      waiting.push_back(job);
-      work.notify_one();
-    }
-    ++job->waiters;
-    const bool done = finished.wait_for(lock, limits.compile_timeout, [&job] { return job->done; });
-    --job->waiters;
-    if (!done) {
-      // One that has not begun is nobody's any more.
-      if (const auto queued = std::find(waiting.begin(), waiting.end(), job);
-          queued != waiting.end() && job->waiters == 0) {
-        waiting.erase(queued);
-        jobs.erase(job->key);
-        return fail(ErrorCode::kUnavailable,
-                    "no thread was free to compile the grammar within {} ms; try again later",
-                    limits.compile_timeout.count());
+      const std::shared_ptr<Job>& job = same->second;
+      if (job->begun && waiter.asked - *job->begun >= limits.compile_timeout) {
+        ++stats.timed_out;
+        return too_slow();
       }
-      return fail(
-          ErrorCode::kInvalidArgument,
-          "compiling the grammar takes longer than {} ms; make the schema, pattern or grammar simpler",
-          limits.compile_timeout.count());
+      job->waiters.push_back(std::move(waiter));
+      watch.notify_all();
+      return std::nullopt;
     }
-    return job->result;
+    if (waiting.size() >= static_cast<std::size_t>(limits.max_waiting))
+      return fail(ErrorCode::kUnavailable, "{} grammars wait to be compiled already; try again later",
+                  waiting.size());
+    auto job = std::make_shared<Job>();
+    job->key = key;
+    job->grammar = grammar;
+    job->waiters.push_back(std::move(waiter));
+    jobs.emplace(std::move(key), job);
+    waiting.push_back(std::move(job));
+    work.notify_one();
+    watch.notify_all();
+    return std::nullopt;
+  }
+
+  void stop() {
+    std::unique_lock lock(mutex);
+    stopped = true;
+    while (true) {
+      const auto found = std::find_if(jobs.begin(), jobs.end(),
+                                      [](const auto& job) { return !job.second->waiters.empty(); });
+      if (found == jobs.end()) break;
+      const std::shared_ptr<Job> job = found->second;
+      std::vector<Waiter> told;
+      told.swap(job->waiters);
+      tell(lock, std::move(told), job->grammar, fail(ErrorCode::kUnavailable, "the server is shutting down"));
+    }
+    for (const auto& job : waiting) jobs.erase(job->key);
+    waiting.clear();
+    quiet.wait(lock, [this] { return calling == 0; });
   }
 };
 
@@ -230,7 +338,8 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer
   if (grammars_available()) {
     PIVOT_TRY(impl->library, make_grammar_library(vocabulary, impl->reasoning->stop_tokens, impl->counters));
     for (std::int32_t i = 0; i < std::max(limits.threads, 1); ++i)
-      impl->threads.emplace_back([state = impl.get()] { state->run(); });
+      impl->threads.emplace_back([state = impl.get()] { state->compile_all(); });
+    impl->threads.emplace_back([state = impl.get()] { state->watch_deadlines(); });
   }
   return std::unique_ptr<GrammarCompiler>(new GrammarCompiler(std::move(impl)));
 }
@@ -238,23 +347,36 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const Tokenizer
 GrammarCompiler::GrammarCompiler(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GrammarCompiler::~GrammarCompiler() = default;
 
-Result<std::unique_ptr<TokenConstraint>> GrammarCompiler::constrain(const AnswerGrammar& grammar,
-                                                                    const ConstrainOptions& options) {
-  if (!impl_->library) return fail(make_grammar_library({}, {}, nullptr).error());
-  Result<Grammar> compiled = impl_->compiled(grammar);
-  if (!compiled) {
+void GrammarCompiler::constrain_later(const AnswerGrammar& grammar, const ConstrainOptions& options,
+                                      Done done) {
+  if (!impl_->library) return done(fail(make_grammar_library({}, {}, nullptr).error()));
+  Waiter waiter{Clock::now(), options, std::move(done)};
+  const std::optional<Result<Grammar>> found = impl_->find_or_enqueue(grammar, waiter);
+  if (!found) return;
+  if (!*found) {
     const std::lock_guard lock(impl_->mutex);
     ++impl_->stats.refused;
-    return fail(std::move(compiled).error());
   }
-  PIVOT_TRY(std::unique_ptr<TokenConstraint> constraint, (*compiled)->start());
-  if (!options.after_reasoning) return constraint;
-  return make_reasoning_gate(impl_->reasoning, std::move(constraint), demands_answer(grammar));
+  waiter.done(impl_->start(*found, grammar, options));
 }
+
+Result<std::unique_ptr<TokenConstraint>> GrammarCompiler::constrain(const AnswerGrammar& grammar,
+                                                                    const ConstrainOptions& options) {
+  // Shared: the promise outlives set_value on the other thread.
+  const auto promise = std::make_shared<std::promise<Result<std::unique_ptr<TokenConstraint>>>>();
+  auto future = promise->get_future();
+  constrain_later(grammar, options, [promise](Result<std::unique_ptr<TokenConstraint>> constraint) {
+    promise->set_value(std::move(constraint));
+  });
+  return future.get();
+}
+
+void GrammarCompiler::stop() { impl_->stop(); }
 
 GrammarStats GrammarCompiler::stats() const {
   const std::lock_guard lock(impl_->mutex);
   GrammarStats stats = impl_->stats;
+  stats.waiting = static_cast<std::int64_t>(impl_->jobs.size());
   stats.masks = impl_->counters->masks.load(std::memory_order_relaxed);
   stats.mask_seconds =
       static_cast<double>(impl_->counters->nanoseconds.load(std::memory_order_relaxed)) * 1e-9;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -79,7 +80,7 @@ struct ConstrainOptions {
 // ---- compiling ----
 
 // What a request may ask for. Compiling cannot be interrupted, so these bound it beforehand; the time-out
-// only frees the one who waits.
+// only frees those who wait.
 struct GrammarLimits {
   std::size_t max_bytes = 128 * 1024;       // of schemas, patterns and names together
   std::int32_t max_depth = 32;              // nested lists and objects of a schema
@@ -88,18 +89,21 @@ struct GrammarLimits {
   std::int64_t max_count = 100'000;         // minLength, maxItems, minProperties and the like
   std::size_t max_pattern_bytes = 2'048;    // of one regular expression, also inside a schema
   std::int64_t max_pattern_states = 5'000;  // its characters and classes with every repeat written out
+  std::int64_t max_cost = 10'000;           // of a request's schemas; about milliseconds (check.cpp)
   std::size_t max_ebnf_bytes = 32 * 1024;
   std::int32_t max_tools = 128;
-  std::chrono::milliseconds compile_timeout{10'000};
-  std::int32_t threads = 2;                          // compilations at a time
-  std::int32_t max_waiting = 64;                     // further ones; one more is refused with kUnavailable
-  std::size_t cache_bytes = std::size_t{256} << 20;  // of compiled grammars
+  std::chrono::milliseconds compile_timeout{10'000};  // for a free thread, and again for the compilation
+  std::int32_t threads = 2;                           // compilations at a time
+  std::int32_t max_waiting = 64;                      // further ones; one more is refused with kUnavailable
+  std::size_t cache_bytes = std::size_t{256} << 20;   // of compiled grammars
 };
 
 struct GrammarStats {
   std::uint64_t compiled = 0;
-  std::uint64_t cached = 0;   // asked for again
-  std::uint64_t refused = 0;  // beyond a limit, malformed, too slow
+  std::uint64_t cached = 0;     // asked for again
+  std::uint64_t refused = 0;    // beyond a limit, malformed, no thread free, too slow
+  std::uint64_t timed_out = 0;  // of these, those that waited as long as compile_timeout
+  std::int64_t waiting = 0;     // gauge: being compiled, or waiting for it
   double compile_seconds = 0;
   std::uint64_t masks = 0;
   double mask_seconds = 0;
@@ -128,11 +132,19 @@ class GrammarCompiler {
   GrammarCompiler(const GrammarCompiler&) = delete;
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
-  // A constraint in its first state. May take as long as compile_timeout: not for the engine's thread.
-  // Errors: kInvalidArgument (malformed, beyond a limit, contradictory, too slow to compile), kUnavailable
-  // (too many compilations wait), kUnsupported (this build has no grammar library).
+  using Done = std::function<void(Result<std::unique_ptr<TokenConstraint>>)>;
+  // Gives `done` a constraint in its first state, once: before it returns where nothing has to be compiled
+  // (known already, refused), else on one of the compiler's threads. `done` must not block. Errors:
+  // kInvalidArgument (malformed, beyond a limit, contradictory, too slow to compile), kUnavailable (too many
+  // compilations wait, or after stop()), kUnsupported (this build has no grammar library).
+  void constrain_later(const AnswerGrammar& grammar, const ConstrainOptions& options, Done done);
+  // The same, waited for: up to twice compile_timeout.
   Result<std::unique_ptr<TokenConstraint>> constrain(const AnswerGrammar& grammar,
                                                      const ConstrainOptions& options = {});
+
+  // Whoever waits is told kUnavailable, and so is everyone who asks from now on. When it returns, no `done`
+  // runs any more. Idempotent; not from inside a `done`.
+  void stop();
 
   GrammarStats stats() const;
 

@@ -32,6 +32,8 @@ class Scanner {
     close_atom();
     return check_size();
   }
+  // After run() found no problem.
+  std::int64_t size() const { return groups_.front().size; }
 
  private:
   struct Group {
@@ -180,11 +182,14 @@ class Scanner {
 
 }  // namespace
 
-std::string pattern_problem(std::string_view pattern, const GrammarLimits& limits) {
-  if (pattern.empty()) return "it is empty";
+PatternSize measure_pattern(std::string_view pattern, const GrammarLimits& limits) {
+  if (pattern.empty()) return {0, "it is empty"};
   if (pattern.size() > limits.max_pattern_bytes)
-    return fmt::format("it has {} bytes; at most {} are allowed", pattern.size(), limits.max_pattern_bytes);
-  return Scanner(pattern, Scanner::Syntax::kRegex, limits.max_pattern_states).run();
+    return {0,
+            fmt::format("it has {} bytes; at most {} are allowed", pattern.size(), limits.max_pattern_bytes)};
+  Scanner scanner(pattern, Scanner::Syntax::kRegex, limits.max_pattern_states);
+  std::string problem = scanner.run();
+  return {scanner.size(), std::move(problem)};
 }
 
 std::string ebnf_problem(std::string_view text, const GrammarLimits& limits) {

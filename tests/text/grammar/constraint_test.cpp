@@ -404,6 +404,74 @@ TEST(Compiler, ManyThreadsAskAtOnce) {
   EXPECT_EQ(own->stats().compiled, 2u);  // whoever came second waited for the first
 }
 
+// Texts that differ late: takes a while.
+AnswerGrammar slow_grammar(int number) {
+  std::string values;
+  for (int i = 0; i < 400; ++i)
+    values += fmt::format("{}\"value {} of many, number {}\"", i == 0 ? "" : ",", number, i * 7919);
+  return JsonSchemaGrammar{"{\"enum\":[" + values + "]}", true};
+}
+
+TEST(Compiler, TellsThatTheTimeIsUpAndKeepsWhatComesLate) {
+  NEED_GRAMMARS();
+  GrammarLimits limits;
+  limits.compile_timeout = std::chrono::milliseconds(1);
+  const std::vector<TokenId> stops = {*tokenizer().special().eos};
+  const auto own = *GrammarCompiler::create(tokenizer(), stops, tokenizer().vocab_size(), limits);
+  const auto late = own->constrain(slow_grammar(1));
+  ASSERT_FALSE(late.has_value());
+  EXPECT_EQ(late.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(late.error().message.find("longer than 1 ms"), std::string::npos) << late.error().message;
+  EXPECT_EQ(own->stats().timed_out, 1u);
+  EXPECT_EQ(own->stats().refused, 1u);
+  while (own->stats().waiting > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(own->stats().compiled, 1u);
+  EXPECT_TRUE(own->constrain(slow_grammar(1)).has_value());
+}
+
+TEST(Compiler, TakesNoMoreThanItsQueueHolds) {
+  NEED_GRAMMARS();
+  GrammarLimits limits;
+  limits.threads = 1;
+  limits.max_waiting = 2;
+  const std::vector<TokenId> stops = {*tokenizer().special().eos};
+  const auto own = *GrammarCompiler::create(tokenizer(), stops, tokenizer().vocab_size(), limits);
+  std::atomic<int> compiled{0}, refused{0};
+  for (int i = 0; i < 8; ++i) {
+    own->constrain_later(slow_grammar(i), {}, [&](Result<std::unique_ptr<TokenConstraint>> constraint) {
+      if (!constraint) {
+        EXPECT_EQ(constraint.error().code, ErrorCode::kUnavailable);
+      }
+      ++(constraint ? compiled : refused);
+    });
+  }
+  EXPECT_GT(refused, 0);
+  while (compiled + refused < 8) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_GE(compiled, 2);
+  EXPECT_EQ(own->stats().refused, static_cast<std::uint64_t>(refused));
+}
+
+TEST(Compiler, StoppingTellsEverybodyOnce) {
+  NEED_GRAMMARS();
+  GrammarLimits limits;
+  limits.threads = 1;
+  const std::vector<TokenId> stops = {*tokenizer().special().eos};
+  const auto own = *GrammarCompiler::create(tokenizer(), stops, tokenizer().vocab_size(), limits);
+  std::atomic<int> told{0}, unavailable{0};
+  for (int i = 0; i < 5; ++i) {
+    own->constrain_later(slow_grammar(i / 2), {}, [&](Result<std::unique_ptr<TokenConstraint>> constraint) {
+      ++told;
+      if (!constraint && constraint.error().code == ErrorCode::kUnavailable) ++unavailable;
+    });
+  }
+  own->stop();
+  EXPECT_EQ(told, 5);
+  EXPECT_GT(unavailable, 0);
+  const auto later = own->constrain(RegexGrammar{"[a-z]+"});
+  ASSERT_FALSE(later.has_value());
+  EXPECT_EQ(later.error().code, ErrorCode::kUnavailable);
+}
+
 TEST(Compiler, RefusesStopTokensThatDoNotExist) {
   const std::vector<TokenId> none;
   EXPECT_FALSE(GrammarCompiler::create(tokenizer(), none, tokenizer().vocab_size()).has_value());

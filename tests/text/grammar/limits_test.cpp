@@ -60,6 +60,35 @@ TEST(GrammarLimits, CountsInASchema) {
             "");
 }
 
+// Compiling takes as long as all that a request asks for takes together.
+TEST(GrammarLimits, WhatIsSlowToCompileCountsTogether) {
+  const auto properties = [](int count, std::string_view schema, bool open = false) {
+    std::string text = R"({"properties":{)";
+    for (int i = 0; i < count; ++i) text += fmt::format(R"({}"p{:03}":{})", i == 0 ? "" : ",", i, schema);
+    return text + (open ? R"(},"additionalProperties":{"type":"string"}})" : "}}");
+  };
+  constexpr std::string_view kPattern = R"({"pattern": "[a-z]{100}"})";
+  EXPECT_EQ(problem(JsonSchemaGrammar{properties(100, kPattern)}), "");
+  expect_problem(JsonSchemaGrammar{properties(101, kPattern)}, "would cost 10100 up to");
+  expect_problem(JsonSchemaGrammar{properties(101, kPattern)}, "/properties/p100/pattern");
+  constexpr std::string_view kRange = R"({"type": "integer", "minimum": 0, "maximum": 9})";
+  EXPECT_EQ(problem(JsonSchemaGrammar{properties(800, kRange)}), "");
+  expect_problem(JsonSchemaGrammar{properties(840, kRange)}, "at most 10000");
+  EXPECT_EQ(problem(JsonSchemaGrammar{properties(240, R"({"format": "email"})")}), "");
+  expect_problem(JsonSchemaGrammar{properties(260, R"({"format": "email"})")}, "format");
+  EXPECT_EQ(problem(JsonSchemaGrammar{properties(1000, R"({"type": "string"})")}), "");
+  EXPECT_EQ(problem(JsonSchemaGrammar{properties(90, R"({"type": "string"})", true)}), "");
+  expect_problem(JsonSchemaGrammar{properties(110, R"({"type": "string"})", true)}, "allow others");
+  // A tool's own parameters cost little, whatever else it takes; objects inside them are like others.
+  const std::string nested = R"({"properties":{"a":)" + properties(110, R"({"type": "string"})") + "}}";
+  EXPECT_EQ(problem(ToolCallGrammar{{{"f", properties(110, R"({"type": "string"})"), false}}}), "");
+  EXPECT_EQ(problem(ToolCallGrammar{{{"f", nested, true}}}), "");
+  expect_problem(ToolCallGrammar{{{"f", nested, false}}}, "tool 'f'");
+  std::vector<GrammarTool> tools;
+  for (int i = 0; i < 4; ++i) tools.push_back({fmt::format("tool{}", i), properties(30, kPattern), false});
+  expect_problem(ToolCallGrammar{tools}, "tool3");
+}
+
 TEST(GrammarLimits, StrictSchemasHaveNoKeywordThatWouldBeIgnored) {
   for (const char* schema : {R"({"not": {}})", R"({"items": {"if": {}, "then": {}}})",
                              R"({"uniqueItems": true})", R"({"properties": {"a": {"contains": {}}}})"}) {
