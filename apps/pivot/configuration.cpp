@@ -17,6 +17,18 @@ std::string joined(const std::vector<std::string>& values) {
   return text;
 }
 
+// The command's options, and those of the program that take a value (--log-level).
+template <class App>
+auto options_of(App& app) {
+  auto options = app.get_options();
+  std::erase(options, app.get_help_ptr());
+  if (auto* program = app.get_parent(); program != nullptr) {
+    for (auto* option : program->get_options())
+      if (option->get_items_expected_max() > 0) options.push_back(option);
+  }
+  return options;
+}
+
 Result<std::string> scalar_text(const toml::node& node, std::string_view where) {
   if (const auto text = node.value_exact<std::string>()) return *text;
   if (const auto truth = node.value_exact<bool>()) return std::string(*truth ? "true" : "false");
@@ -46,8 +58,7 @@ class FileReader {
  private:
   CLI::Option* find(std::string name) {
     std::replace(name.begin(), name.end(), '_', '-');
-    for (CLI::Option* option : app_.get_options()) {
-      if (option == app_.get_help_ptr()) continue;
+    for (CLI::Option* option : options_of(app_)) {
       const auto& long_names = option->get_lnames();
       if (std::find(long_names.begin(), long_names.end(), name) != long_names.end()) return option;
       if (long_names.empty() && name == "model" && option->get_name() == "MODEL") return option;
@@ -107,8 +118,7 @@ std::vector<OptionValue> effective_options(const CLI::App& app, const std::vecto
                                            const std::string& file, const std::vector<std::string>& hidden) {
   const std::set<std::string> in_file(from_file.begin(), from_file.end());
   std::vector<OptionValue> values;
-  for (const CLI::Option* option : app.get_options()) {
-    if (option == app.get_help_ptr()) continue;
+  for (const CLI::Option* option : options_of(app)) {
     OptionValue value;
     value.name = option->get_lnames().empty() ? "model" : option->get_lnames().front();
     const std::string variable = environment_variable(value.name);

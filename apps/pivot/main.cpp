@@ -60,6 +60,7 @@ int run(int argc, char** argv) {
   for (const Command& command : command_table()) {
     CLI::App* sub = app.add_subcommand(std::string(command.name), std::string(command.summary));
     sub->get_formatter()->column_width(34);
+    sub->fallthrough();  // the program's own options may stand behind the command, too
     commands.emplace_back(sub, command.add(*sub));
     name_environment_variables(*sub);
   }
@@ -69,6 +70,11 @@ int run(int argc, char** argv) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
     return report_usage(app, error);
+  }
+  // Otherwise it would be read past: the commands' own --json stands behind them.
+  if (json && !version) {
+    print_error("--json is wanted behind a command that has it, or with --version; see `pivot --help`");
+    return kUsage;
   }
   if (const auto logging = init_logging(log_level); !logging) return report(logging.error());
   if (version) {
