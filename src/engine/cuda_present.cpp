@@ -63,7 +63,12 @@ std::vector<BackendSwitch> backend_switches(Backend& backend) {
   std::vector<BackendSwitch> switches;
   if (backend.name() != "cuda") return switches;
   const CudaSwitches values = cuda_switches(backend);
-  for (const NamedSwitch& s : kSwitches) switches.push_back({s.name, s.effect, values.*s.member});
+  const CudaProductPaths paths = cuda_product_paths(backend);
+  for (const NamedSwitch& s : kSwitches) {
+    if (s.member == &CudaSwitches::wgmma && !paths.wgmma) continue;
+    if (s.member == &CudaSwitches::block_scaled && !paths.block_scaled) continue;
+    switches.push_back({s.name, s.effect, values.*s.member});
+  }
   return switches;
 }
 

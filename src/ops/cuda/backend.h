@@ -41,6 +41,11 @@ CudaSwitches cuda_switches(Backend& backend);
 void set_cuda_switches(Backend& backend, const CudaSwitches& switches);
 
 bool is_cuda_backend(Backend& backend);
+// Whether the switches `wgmma` and `block_scaled` mean anything on this device.
+struct CudaProductPaths {
+  bool wgmma = false, block_scaled = false;
+};
+CudaProductPaths cuda_product_paths(Backend& backend);
 // Draws a token from each of `rows` of logits [..][vocab] in device memory, as engine/sampler.h draws it (how
 // exactly: ops/cuda/sampling/decision.h), and waits for the results: the read-back of a step. REQUIRES: a
 // back-end of make_cuda_backend; as many params and results as rows; vocab a multiple of 4 and at most

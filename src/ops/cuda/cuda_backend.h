@@ -127,6 +127,9 @@ class CudaBackend final : public Backend {
     graphs_ = std::make_unique<StepGraphs>(stream_);
   }
   const CudaSwitches& switches() const { return switches_; }
+  CudaProductPaths product_paths() const {
+    return {has_gemm(properties_.major), has_block_scaled(properties_.major, properties_.minor)};
+  }
   Result<std::shared_ptr<const ModelWeights>> synthesize(const ModelConfig& config,
                                                          std::int64_t resident_experts) {
     PIVOT_TRY(const std::shared_ptr<PlacedModel> model,

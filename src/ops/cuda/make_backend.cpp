@@ -45,6 +45,8 @@ void set_cuda_switches(Backend& backend, const CudaSwitches& switches) {
 
 bool is_cuda_backend(Backend& backend) { return dynamic_cast<CudaBackend*>(&backend) != nullptr; }
 
+CudaProductPaths cuda_product_paths(Backend& backend) { return as_cuda(backend).product_paths(); }
+
 Result<> cuda_draw(Backend& backend, const float* logits, std::int32_t vocab,
                    std::span<const std::int32_t> rows, std::span<const cuda::DrawParams> params,
                    std::span<cuda::DrawResult> results) {
