@@ -165,7 +165,7 @@ TEST(EngineFaults, TheDiskTierServesAfterARestartAndDamageIsAMiss) {
 
 // Random requests, cancellations and early ends from several threads on a pool that is too small for them.
 TEST(EngineProperty, RandomUseLeavesNothingBehind) {
-  EngineOptions options = tiny_options(6, 512);
+  EngineOptions options = small_options(6, 512);
   const CacheLayout layout = make_cache_layout(options.weights->config, options.knobs).value();
   const std::int64_t of_one = layout.planned_bytes_for(1, 512) - layout.slot_bytes;
   options.state_bytes = 6 * layout.slot_bytes + PageTables::planned_bytes(layout, 6, 512) + of_one * 2 + 4096;

@@ -23,29 +23,6 @@ constexpr std::int32_t kMaxQueued = 10;
 constexpr std::int32_t kMaxQueuedPerClient = 5;
 constexpr std::int32_t kChoices = 3;
 
-// As little of the architecture as has every kind of layer and state: a step takes well under a millisecond.
-std::shared_ptr<const ModelWeights> small_weights() {
-  static const std::shared_ptr<const ModelWeights> weights = [] {
-    TinyOptions tiny;
-    tiny.compress_ratios = {0, 4, 128};
-    tiny.vocab_size = 256;
-    tiny.hidden_size = 64;
-    tiny.num_attention_heads = 2;
-    tiny.head_dim = 128;
-    tiny.q_lora_rank = 64;
-    tiny.o_groups = 1;
-    tiny.o_lora_rank = 64;
-    tiny.index_n_heads = 2;
-    tiny.n_routed_experts = 4;
-    tiny.moe_intermediate_size = 64;
-    tiny.format = TinyFormat::kBf16;
-    const fs::path folder = scratch_dir() / "small_engine";
-    write_tiny_checkpoint(folder, tiny);
-    return load_or_die(folder);
-  }();
-  return weights;
-}
-
 // A request that may be made, and what each of its choices must answer.
 struct Plan {
   std::vector<TokenId> prompt;
@@ -76,7 +53,7 @@ class Plans {
   void add(std::int64_t n, std::uint32_t seed, std::int64_t longest) {
     for (const bool sampled : {false, true}) {
       Plan plan;
-      plan.prompt = to_tokens(pseudo_random_ids(n, seed, 256));
+      plan.prompt = to_tokens(pseudo_random_ids(n, seed, kVocab));
       if (sampled) plan.sampling = hot(seed * 100 + static_cast<std::uint64_t>(n));
       plan.sampling.top_logprobs = 0;
       plan.longest = longest;
@@ -300,7 +277,7 @@ class Harness {
     if (chance(500))
       request.max_new_tokens = kContext;
     else
-      request.prompt.push_back(TokenId{256});
+      request.prompt.push_back(TokenId{kVocab});
     const auto id = probe_->submit(std::move(request), [](RequestId, std::int32_t, EngineEvent) {
       ADD_FAILURE() << "an event of a refused request";
     });

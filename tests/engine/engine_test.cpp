@@ -31,7 +31,7 @@ TEST(Engine, OneRequestEqualsASession) {
 }
 
 TEST(Engine, TwoHundredConcurrentAnswersEqualTheSameRequestsAlone) {
-  auto engine = make_engine(tiny_options(24, 512));
+  auto engine = make_engine(small_options(24, 512));
   constexpr std::int64_t kLengths[] = {1, 3, 31, 40, 64, 90, 127, 128, 129, 257};
   constexpr std::int64_t kNew[] = {1, 2, 5, 9, 14};
   std::vector<EngineRequest> requests;
@@ -48,7 +48,7 @@ TEST(Engine, TwoHundredConcurrentAnswersEqualTheSameRequestsAlone) {
     const Answer answer = collector.wait(ids[i]).front();
     ASSERT_TRUE(answer.finished) << answer.failed->error.to_string();
     EXPECT_EQ(answer.events_after_end, 0);
-    expect_same(answer.tokens, alone(requests[i], 512), "request " + std::to_string(i));
+    expect_same(answer.tokens, alone(requests[i], 512, small_weights()), "request " + std::to_string(i));
   }
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.prompt_tokens, stats.prefix.query_tokens);
@@ -75,7 +75,7 @@ TEST(Engine, FixedChunksGiveTheSameAnswers) {
 
 // Fault B04: a hit must carry rings and compressor states, not only the pages.
 TEST(Engine, PrefixHitEqualsCold) {
-  auto engine = make_engine(tiny_options(4));
+  auto engine = make_engine(small_options(4));
   for (const std::int64_t n : {127, 128, 129, 255, 256, 257, 500, 501, 502, 503}) {
     EXPECT_TRUE(run_request(*engine, request(prompt(n, 3))).finished);
     for (std::uint32_t dirty = 0; dirty < 2; ++dirty)
@@ -83,7 +83,7 @@ TEST(Engine, PrefixHitEqualsCold) {
     std::vector<TokenId> longer = prompt(n, 3);
     for (TokenId id : prompt(9, 5)) longer.push_back(id);
     EngineRequest r = request(std::move(longer), 12);
-    const std::vector<SampledToken> expected = alone(r);
+    const std::vector<SampledToken> expected = alone(r, 2048, small_weights());
     const Answer warm = run_request(*engine, std::move(r));
     EXPECT_EQ(warm.started->cached_tokens, n);
     expect_same(warm.tokens, expected, "continuing " + std::to_string(n));
@@ -91,7 +91,7 @@ TEST(Engine, PrefixHitEqualsCold) {
     // The identical prompt needs no computation at all.
     const std::uint64_t computed = engine->stats().computed_tokens;
     EngineRequest again = request(prompt(n, 3), 12);
-    const std::vector<SampledToken> expected_again = alone(again);
+    const std::vector<SampledToken> expected_again = alone(again, 2048, small_weights());
     const Answer repeated = run_request(*engine, std::move(again));
     EXPECT_EQ(repeated.started->cached_tokens, n);
     expect_same(repeated.tokens, expected_again, "repeating " + std::to_string(n));
@@ -162,7 +162,7 @@ TEST(Engine, ChoicesEqualSeparateRequests) {
 
 TEST(Engine, APoolTooSmallForAllPreemptsAndAnswersAreUnchanged) {
   for (const std::int64_t kept_bytes : {std::int64_t{1} << 30, std::int64_t{0}}) {
-    EngineOptions options = tiny_options(4, 768);
+    EngineOptions options = small_options(4, 768);
     options.preempted_bytes = kept_bytes;
     // Slots and tables, and pages of one and a half full sequences.
     const CacheLayout layout = make_cache_layout(options.weights->config, options.knobs).value();
@@ -184,7 +184,7 @@ TEST(Engine, APoolTooSmallForAllPreemptsAndAnswersAreUnchanged) {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const Answer answer = collector.wait(ids[i]).front();
       ASSERT_TRUE(answer.finished) << answer.failed->error.to_string();
-      expect_same(answer.tokens, alone(requests[i], 768), "request " + std::to_string(i));
+      expect_same(answer.tokens, alone(requests[i], 768, small_weights()), "request " + std::to_string(i));
     }
     const EngineStats stats = engine->stats();
     EXPECT_GT(stats.preemptions, 0u);
@@ -194,7 +194,7 @@ TEST(Engine, APoolTooSmallForAllPreemptsAndAnswersAreUnchanged) {
 }
 
 TEST(Engine, WorstCaseAdmissionNeverPreempts) {
-  EngineOptions options = tiny_options(6, 512);
+  EngineOptions options = small_options(6, 512);
   options.admission = Admission::kWorstCase;
   const CacheLayout layout = make_cache_layout(options.weights->config, options.knobs).value();
   const std::int64_t of_one = layout.planned_bytes_for(1, 512) - layout.slot_bytes;
@@ -211,16 +211,16 @@ TEST(Engine, WorstCaseAdmissionNeverPreempts) {
 }
 
 TEST(Engine, AMoreUrgentRequestTakesTheSlot) {
-  auto engine = make_engine(tiny_options(1));
+  auto engine = make_engine(small_options(1));
   Collector collector;
-  EngineRequest slow = request(prompt(40, 1), 400);
+  EngineRequest slow = request(prompt(40, 1), 1200);
   slow.priority = 5;
-  const std::vector<SampledToken> expected = alone(slow);
+  const std::vector<SampledToken> expected = alone(slow, 2048, small_weights());
   const RequestId slow_id = engine->submit(std::move(slow), collector.sink()).value();
   collector.wait_for_tokens(slow_id, 3);
   EngineRequest urgent = request(prompt(50, 2), 4);
   urgent.priority = -1;
-  const std::vector<SampledToken> expected_urgent = alone(urgent);
+  const std::vector<SampledToken> expected_urgent = alone(urgent, 2048, small_weights());
   const RequestId urgent_id = engine->submit(std::move(urgent), collector.sink()).value();
   const Answer first = collector.wait(urgent_id).front();
   EXPECT_GT(engine->stats().running + engine->stats().waiting, 0);  // the slow one is not over

@@ -31,14 +31,45 @@ inline std::shared_ptr<const ModelWeights> tiny_weights() {
   return weights;
 }
 
-inline EngineOptions tiny_options(std::int32_t max_sequences = 8, std::int64_t max_context = 2048) {
+// As little of the architecture as has every kind of layer and state: for tests of the engine's books, where
+// a step should take well under a millisecond.
+inline std::shared_ptr<const ModelWeights> small_weights() {
+  static const std::shared_ptr<const ModelWeights> weights = [] {
+    TinyOptions small;
+    small.compress_ratios = {0, 4, 128};
+    small.vocab_size = kVocab;
+    small.hidden_size = 64;
+    small.num_attention_heads = 2;
+    small.head_dim = 128;
+    small.q_lora_rank = 64;
+    small.o_groups = 1;
+    small.o_lora_rank = 64;
+    small.index_n_heads = 2;
+    small.n_routed_experts = 4;
+    small.moe_intermediate_size = 64;
+    small.format = TinyFormat::kBf16;
+    const std::filesystem::path folder = scratch_dir() / "small_engine";
+    write_tiny_checkpoint(folder, small);
+    return load_or_die(folder);
+  }();
+  return weights;
+}
+
+inline EngineOptions options_for(std::shared_ptr<const ModelWeights> weights, std::int32_t max_sequences,
+                                 std::int64_t max_context) {
   EngineOptions options;
-  options.weights = tiny_weights();
+  options.weights = std::move(weights);
   options.backend = make_backend("cpu", 2).value();
   options.max_context = max_context;
   options.max_sequences = max_sequences;
   options.poison = true;
   return options;
+}
+inline EngineOptions tiny_options(std::int32_t max_sequences = 8, std::int64_t max_context = 2048) {
+  return options_for(tiny_weights(), max_sequences, max_context);
+}
+inline EngineOptions small_options(std::int32_t max_sequences = 8, std::int64_t max_context = 2048) {
+  return options_for(small_weights(), max_sequences, max_context);
 }
 
 inline std::unique_ptr<Engine> make_engine(EngineOptions options) {
@@ -86,12 +117,13 @@ inline void expect_same(const std::vector<SampledToken>& actual, const std::vect
 }
 
 // The same request on a session of its own: nothing of the engine but the sampler takes part.
-inline std::vector<SampledToken> alone(const EngineRequest& r, std::int64_t max_context = 2048) {
-  static std::map<std::int64_t, std::unique_ptr<Session>> sessions;
-  std::unique_ptr<Session>& session = sessions[max_context];
+inline std::vector<SampledToken> alone(const EngineRequest& r, std::int64_t max_context = 2048,
+                                       const std::shared_ptr<const ModelWeights>& weights = tiny_weights()) {
+  static std::map<std::pair<const ModelWeights*, std::int64_t>, std::unique_ptr<Session>> sessions;
+  std::unique_ptr<Session>& session = sessions[{weights.get(), max_context}];
   if (session == nullptr) {
     SessionOptions options;
-    options.weights = tiny_weights();
+    options.weights = weights;
     options.backend = make_backend("cpu", 2).value();
     options.max_context = max_context;
     session = Session::create(options).value();
