@@ -2,7 +2,9 @@
 // moves both: throughput of 16 streams against 1, a repeated prompt's time to first token against the cold
 // one, the time between tokens of running streams while a long prompt comes in, and what scheduling costs
 // with a thousand waiting requests.
-//   engine_bench MODEL_FOLDER [OUT.json] [--device WORD] [--context TOKENS]
+//   engine_bench MODEL_FOLDER [OUT.json] [--device WORD] [--context TOKENS] [--long-prompt TOKENS] [--only
+//   PART]
+// PART: streams, prefix, long or queue.
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
@@ -107,61 +109,44 @@ double throughput(Engine& engine, std::int32_t streams, std::int64_t tokens, std
   return static_cast<double>(count) / std::chrono::duration<double>(to - from).count();
 }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
+double quantile(std::vector<double> values, double q) {
+  const auto at = static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), values.begin() + at, values.end());
+  return values[static_cast<std::size_t>(at)];
 }
+double median(const std::vector<double>& values) { return quantile(values, 0.5); }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  std::string model, out, device = "cpu";
-  std::int64_t context = 16384;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--device") == 0 && i + 1 < argc)
-      device = argv[++i];
-    else if (std::strcmp(argv[i], "--context") == 0 && i + 1 < argc)
-      context = std::atoll(argv[++i]);
-    else
-      (model.empty() ? model : out) = argv[i];
+class Bench {
+ public:
+  Bench(EngineOptions options, std::int64_t long_prompt)
+      : options_(std::move(options)),
+        long_prompt_(long_prompt),
+        context_(options_.max_context),
+        vocab_(options_.weights->config.vocab_size) {
+    report = {{"benchmark", "engine"}, {"device", options_.backend->device().name}};
   }
-  if (model.empty()) {
-    std::fprintf(stderr, "usage: engine_bench MODEL_FOLDER [OUT.json] [--device WORD] [--context TOKENS]\n");
-    return 64;
-  }
-  std::mutex records_mutex;
-  std::vector<StepRecord> records;
-  EngineOptions options;
-  options.weights = value_or_exit(load_model(model));
-  options.backend = value_or_exit(make_backend(device));
-  options.max_context = context;
-  options.max_sequences = 16;
-  options.on_step = [&](const StepRecord& record) {
-    const std::lock_guard lock(records_mutex);
-    records.push_back(record);
-  };
-  const std::int64_t vocab = options.weights->config.vocab_size;
-  auto engine = value_or_exit(Engine::create(options));
-  nlohmann::json report = {{"benchmark", "engine"}, {"device", options.backend->device().name}};
 
-  // 1. Streams. Alternating, so that other work on the machine weighs on both alike; medians.
-  std::vector<double> one, sixteen;
-  for (std::uint32_t round = 0; round < 3; ++round) {
-    one.push_back(throughput(*engine, 1, 150, 10 * round));
-    sixteen.push_back(throughput(*engine, 16, 150, 1000 + 100 * round));
+  // Alternating, so that other work on the machine weighs on both alike; medians.
+  void streams() {
+    const auto engine = value_or_exit(Engine::create(options_));
+    std::vector<double> one, sixteen;
+    for (std::uint32_t round = 0; round < 3; ++round) {
+      one.push_back(throughput(*engine, 1, 150, 10 * round));
+      sixteen.push_back(throughput(*engine, 16, 150, 1000 + 100 * round));
+    }
+    report["tokens_per_second_1"] = median(one);
+    report["tokens_per_second_16"] = median(sixteen);
+    report["speedup_16"] = median(sixteen) / median(one);
+    std::printf("streams: 1 %.1f tok/s, 16 %.1f tok/s, ratio %.2f\n", median(one), median(sixteen),
+                median(sixteen) / median(one));
   }
-  report["tokens_per_second_1"] = median(one);
-  report["tokens_per_second_16"] = median(sixteen);
-  report["speedup_16"] = median(sixteen) / median(one);
-  std::printf("streams: 1 %.1f tok/s, 16 %.1f tok/s, ratio %.2f\n", median(one), median(sixteen),
-              median(sixteen) / median(one));
 
-  // 2. A repeated 8K prompt, and the same text with another question.
-  {
-    const std::int64_t length = std::min<std::int64_t>(8192, context - 64);
+  // A repeated 8K prompt, and the same text with another question.
+  void prefix() {
+    const auto engine = value_or_exit(Engine::create(options_));
+    const std::int64_t length = std::min<std::int64_t>(8192, context_ - 64);
     Watch watch;
-    const std::vector<TokenId> text = prompt(length, 77, vocab);
+    const std::vector<TokenId> text = prompt(length, 77, vocab_);
     const auto run = [&](std::vector<TokenId> ids) {
       return watch.wait(value_or_exit(engine->submit(request(std::move(ids), 4), watch.sink())));
     };
@@ -185,55 +170,81 @@ int main(int argc, char** argv) {
         static_cast<long long>(changed.cached_tokens));
   }
 
-  // 3. Eight streams, then a long prompt beside them.
-  {
+  // Eight streams, then a long prompt beside them: what the streams' clients see between two tokens. In
+  // quarters of the prompt's time, because its tokens cost more the further it is.
+  void long_prompt() {
+    const auto engine = value_or_exit(Engine::create(options_));
     Watch watch;
     std::vector<RequestId> ids;
-    const std::size_t first_record = [&] {
-      const std::lock_guard lock(records_mutex);
-      return records.size();
-    }();
-    for (std::uint32_t i = 0; i < 8; ++i)
-      ids.push_back(value_or_exit(engine->submit(request(prompt(64, 500 + i, vocab), 0), watch.sink())));
-    while (watch.times(ids.back()).size() < 40) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    const std::int64_t length = std::min<std::int64_t>(4096, context - 64);
+    for (std::uint32_t i = 0; i < 8; ++i) {
+      EngineRequest stream = request(prompt(64, 500 + i, vocab_), 0);
+      stream.use_prefix_cache = false;
+      ids.push_back(value_or_exit(engine->submit(std::move(stream), watch.sink())));
+    }
+    while (watch.times(ids.back()).size() < 200) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const std::int64_t length = std::min(long_prompt_, context_ - 64);
+    const Clock::time_point from = Clock::now();
     const RequestTimings timings =
-        watch.wait(value_or_exit(engine->submit(request(prompt(length, 78, vocab), 1), watch.sink())));
+        watch.wait(value_or_exit(engine->submit(request(prompt(length, 78, vocab_), 1), watch.sink())));
+    const Clock::time_point to = Clock::now();
     for (const RequestId id : ids) engine->cancel(id);
     for (const RequestId id : ids) watch.wait(id);
-    std::vector<double> alone, mixed;
-    const std::lock_guard lock(records_mutex);
-    for (std::size_t i = first_record; i < records.size(); ++i) {
-      const StepRecord& r = records[i];
-      if (r.decode_tokens < 8) continue;
-      const double all = r.schedule_seconds + r.forward_seconds + r.sample_seconds;
-      (r.prefill_tokens > 0 ? mixed : alone).push_back(all);
+
+    std::vector<double> alone, beside;
+    std::vector<std::vector<double>> quarters(4);
+    for (const RequestId id : ids) {
+      const std::vector<Clock::time_point> times = watch.times(id);
+      for (std::size_t i = 21; i < times.size(); ++i) {
+        const double gap = std::chrono::duration<double>(times[i] - times[i - 1]).count();
+        if (times[i] < from) alone.push_back(gap);
+        if (times[i - 1] < from || times[i] > to) continue;
+        beside.push_back(gap);
+        const double part = std::chrono::duration<double>(times[i] - from) / (to - from);
+        quarters[std::min<std::size_t>(static_cast<std::size_t>(part * 4), 3)].push_back(gap);
+      }
     }
-    if (!mixed.empty() && !alone.empty()) {
-      report["step_seconds_decode_only"] = median(alone);
-      report["step_seconds_with_prefill"] = median(mixed);
-      report["inter_token_stretch"] = median(mixed) / median(alone);
-      report["long_prompt_prefill_seconds"] = timings.prefill_seconds;
-      std::printf("long prompt beside 8 streams: step %.2f ms alone, %.2f ms with prefill, stretch %.2f\n",
-                  1e3 * median(alone), 1e3 * median(mixed), median(mixed) / median(alone));
+    if (alone.empty() || beside.empty()) {
+      std::printf("long prompt: a stream's context was full before the prompt was read; raise --context\n");
+      return;
+    }
+    const double base = median(alone);
+    report["long_prompt_tokens"] = length;
+    report["long_prompt_prefill_seconds"] = timings.prefill_seconds;
+    report["inter_token_seconds_alone"] = base;
+    report["inter_token_seconds_beside"] = median(beside);
+    report["inter_token_seconds_beside_p95"] = quantile(beside, 0.95);
+    report["inter_token_stretch"] = median(beside) / base;
+    std::printf(
+        "prompt of %lld tokens beside 8 streams, %.1f s: between tokens %.2f ms alone (95 %% %.2f), %.2f ms "
+        "beside (95 %% %.2f), stretch %.2f\n",
+        static_cast<long long>(length), timings.prefill_seconds, 1e3 * base, 1e3 * quantile(alone, 0.95),
+        1e3 * median(beside), 1e3 * quantile(beside, 0.95), median(beside) / base);
+    for (const std::vector<double>& quarter : quarters) {
+      if (quarter.empty()) continue;
+      report["inter_token_stretch_by_quarter"].push_back(median(quarter) / base);
+      std::printf("  stretch %.2f (95 %% %.2f)\n", median(quarter) / base, quantile(quarter, 0.95) / base);
     }
   }
-  engine.reset();
 
-  // 4. A thousand waiting requests behind sixteen that run.
-  {
-    records.clear();
-    EngineOptions queue_options = options;
-    queue_options.max_queued = 2000;
-    engine = value_or_exit(Engine::create(queue_options));
+  // A thousand waiting requests behind sixteen that run.
+  void queue() {
+    std::mutex records_mutex;
+    std::vector<StepRecord> records;
+    EngineOptions options = options_;
+    options.max_queued = 2000;
+    options.on_step = [&](const StepRecord& record) {
+      const std::lock_guard lock(records_mutex);
+      records.push_back(record);
+    };
+    auto engine = value_or_exit(Engine::create(options));
     Watch watch;
     std::vector<RequestId> ids;
     for (std::uint32_t i = 0; i < 16; ++i)
-      ids.push_back(value_or_exit(engine->submit(request(prompt(64, 900 + i, vocab), 60), watch.sink())));
+      ids.push_back(value_or_exit(engine->submit(request(prompt(64, 900 + i, vocab_), 60), watch.sink())));
     while (engine->stats().running < 16) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     std::vector<RequestId> waiting;
     for (std::uint32_t i = 0; i < 1000; ++i) {
-      EngineRequest r = request(prompt(64, 2000 + i, vocab), 20);
+      EngineRequest r = request(prompt(64, 2000 + i, vocab_), 20);
       r.client = "client " + std::to_string(i % 50);
       waiting.push_back(value_or_exit(engine->submit(std::move(r), watch.sink())));
     }
@@ -246,13 +257,57 @@ int main(int argc, char** argv) {
       share.push_back(r.schedule_seconds / (r.schedule_seconds + r.forward_seconds + r.sample_seconds));
       schedule.push_back(r.schedule_seconds);
     }
-    if (!share.empty()) {
-      report["schedule_share_1000_waiting"] = median(share);
-      report["schedule_seconds_1000_waiting"] = median(schedule);
-      std::printf("scheduling with 1000 waiting: %.1f us a step, %.3f %% of it (%zu steps)\n",
-                  1e6 * median(schedule), 100 * median(share), share.size());
-    }
+    if (share.empty()) return;
+    report["schedule_share_1000_waiting"] = median(share);
+    report["schedule_seconds_1000_waiting"] = median(schedule);
+    std::printf("scheduling with 1000 waiting: %.1f us a step, %.3f %% of it (%zu steps)\n",
+                1e6 * median(schedule), 100 * median(share), share.size());
   }
-  if (!out.empty()) std::ofstream(out) << report.dump(1) << "\n";
+
+  nlohmann::json report;
+
+ private:
+  EngineOptions options_;
+  std::int64_t long_prompt_;
+  std::int64_t context_;
+  std::int64_t vocab_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string model, out, device = "cpu", only;
+  std::int64_t context = 16384, long_prompt = 4096;
+  for (int i = 1; i < argc; ++i) {
+    const auto is = [&](const char* flag) { return std::strcmp(argv[i], flag) == 0 && i + 1 < argc; };
+    if (is("--device"))
+      device = argv[++i];
+    else if (is("--context"))
+      context = std::atoll(argv[++i]);
+    else if (is("--long-prompt"))
+      long_prompt = std::atoll(argv[++i]);
+    else if (is("--only"))
+      only = argv[++i];
+    else
+      (model.empty() ? model : out) = argv[i];
+  }
+  if (model.empty()) {
+    std::fprintf(stderr,
+                 "usage: engine_bench MODEL_FOLDER [OUT.json] [--device WORD] [--context TOKENS] "
+                 "[--long-prompt TOKENS] [--only streams|prefix|long|queue]\n");
+    return 64;
+  }
+  EngineOptions options;
+  options.weights = value_or_exit(load_model(model));
+  options.backend = value_or_exit(make_backend(device));
+  options.max_context = context;
+  options.max_sequences = 16;
+  Bench bench(std::move(options), long_prompt);
+  const auto wanted = [&](const char* part) { return only.empty() || only == part; };
+  if (wanted("streams")) bench.streams();
+  if (wanted("prefix")) bench.prefix();
+  if (wanted("long")) bench.long_prompt();
+  if (wanted("queue")) bench.queue();
+  if (!out.empty()) std::ofstream(out) << bench.report.dump(1) << "\n";
   return 0;
 }
