@@ -21,6 +21,10 @@ namespace {
 constexpr std::string_view kFma = "fp32 fma", kInt8 = "int8 dot";
 constexpr std::int64_t kShortContext = 1024;  // where the caches do not matter
 
+// FP4 weights meet an FP8 input written as two or three signed digits (ops/cpu/simd/linear_digits_body.h): at
+// least two byte products for each product of the model.
+constexpr double kDigits = 2;
+
 // A kernel that is an operator of the back-end.
 struct Recipe {
   CpuKernel kernel;
@@ -81,8 +85,11 @@ const std::vector<Recipe>& recipes() {
        0,
        kPartOutput},
       {{"router", "gate (BF16) and the choice of 6 of 256 experts", kFma}, "route", 0, kPartRouter},
-      {{"experts-fp4", "6 routed experts and a 7th for all tokens, FP4", kFma}, "moe", 0, kPartExperts},
-      {{"experts-nvfp4", "the same, NVFP4", kFma}, "moe", 0, kPartExperts, MatrixFormat::kNVFP4},
+      {{"experts-fp4", "6 routed experts and a 7th for all tokens, FP4", kInt8, kDigits},
+       "moe",
+       0,
+       kPartExperts},
+      {{"experts-nvfp4", "the same, NVFP4", kInt8, kDigits}, "moe", 0, kPartExperts, MatrixFormat::kNVFP4},
       {{"head-bf16", "the LM head", kFma}, "logits", 0, 0, MatrixFormat::kFP4, {}, false},
   };
   return list;

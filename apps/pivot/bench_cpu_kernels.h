@@ -17,6 +17,7 @@ struct CpuKernel {
   std::string_view name;         // "experts-fp4"
   std::string_view what;         // one line
   std::string_view instruction;  // whose peak bounds its operations (Floors::peaks)
+  double operations = 1;         // of the instruction for each one that the cost counts
 };
 
 // Every kernel, in the order of a step.

@@ -101,7 +101,7 @@ Result<int> run_cpu(const BenchOptions& given) {
                    {"us", Align::kRight},      {"MB", Align::kRight},     {"GB/s", Align::kRight},
                    {"Gop/s", Align::kRight},   {"bound", Align::kLeft},   {"share", Align::kRight}};
   const auto tell = [&](const CpuKernel& kernel, const CpuKernelResult& r) {
-    const double peak = bench.floors->peak(kernel.instruction);
+    const double peak = bench.floors->peak(kernel.instruction) / kernel.operations;
     const Bound bound = bound_of(r.cost, bench.floors->read_all_threads, peak);
     const double share = bound.seconds / r.seconds;
     bench.json["results"].push_back({{"operator", kernel.name},
@@ -118,6 +118,7 @@ Result<int> run_cpu(const BenchOptions& given) {
                                      {"flops_per_second", r.cost.flops / r.seconds},
                                      {"bound", bound.memory ? "memory" : "compute"},
                                      {"instruction", kernel.instruction},
+                                     {"operations_per_flop", kernel.operations},
                                      {"bound_microseconds", bound.seconds * 1e6},
                                      {"share_of_bound", share},
                                      {"share_of_bound_best", bound.seconds / r.best_seconds}});
@@ -138,9 +139,10 @@ Result<int> run_cpu(const BenchOptions& given) {
     for (const CpuKernelResult& result : results) tell(kernel, result);
   }
   bench.document.add(std::move(table));
-  report::Items legend;
+  Table legend;
+  legend.columns = {{"operator", Align::kLeft}, {"what", Align::kLeft}};
   for (const CpuKernel& kernel : kernels)
-    legend.items.push_back({std::string(kernel.name), std::string(kernel.what), "", Tone::kMuted});
+    legend.rows.push_back({std::string(kernel.name), Cell(std::string(kernel.what), Tone::kMuted)});
   bench.document.add(std::move(legend));
   return finish_bench(options, bench);
 }

@@ -152,12 +152,15 @@ void OperatorBench::define_latent() {
   const auto weights = [this](const LayerContext& l) -> const LayerWeights& {
     return layer_of(bench_->model().weights(), static_cast<std::size_t>(l.layer));
   };
+  // A layer has two seams: a pass goes through the first of every layer, then through the second.
+  const auto layers = static_cast<std::size_t>(c.num_hidden_layers);
   operators_.push_back({"hc_seam", kEvery,
-                        [this, weights](const LayerContext& l, std::size_t) {
+                        [this, weights, layers](const LayerContext& l, std::size_t call) {
                           const LayerWeights& lw = weights(l);
+                          const bool first = call / layers % 2 == 0;
                           backend_->hc_seam(l, knobs_, batch_,
-                                            {.hc = &lw.attn_hc,
-                                             .norm = lw.attn_norm,
+                                            {.hc = first ? &lw.attn_hc : &lw.ffn_hc,
+                                             .norm = first ? lw.attn_norm : lw.ffn_norm,
                                              .h = w_->h,
                                              .sublayer_out = w_->out,
                                              .post = w_->post,
@@ -329,7 +332,9 @@ Result<std::optional<OperatorResult>> OperatorBench::run(std::string_view name, 
   const std::vector<LayerContext> layers = layers_of(*found);
   if (layers.empty()) return std::optional<OperatorResult>{};
   // Where one layer has all the experts, its calls go through the sets of them.
-  const std::size_t rounds = found->name == "moe" ? (expert_calls_ + layers.size() - 1) / layers.size() : 1;
+  const std::size_t rounds = found->name == "hc_seam" ? 2
+                             : found->name == "moe"   ? (expert_calls_ + layers.size() - 1) / layers.size()
+                                                      : 1;
   OperatorResult result;
   result.name = found->name;
   result.calls = static_cast<std::int32_t>(rounds * layers.size());

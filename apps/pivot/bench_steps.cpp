@@ -95,6 +95,7 @@ Result<int> run_decode(const BenchOptions& given) {
     table.columns.push_back({title, Align::kRight});
   if (few_layers) {
     table.columns.push_back({"layer tok/s", Align::kRight});
+    table.columns.push_back({"share", Align::kRight});
     table.columns.push_back({"43 layers, extrapolated", Align::kRight});
   }
   table.columns.push_back({"", Align::kLeft});
@@ -131,7 +132,12 @@ Result<int> run_decode(const BenchOptions& given) {
         const double layer = std::max(result->step_seconds - outside, 1e-9) / layers;
         row["layer_ms"] = layer * 1e3;
         row["tokens_per_second_of_one_layer"] = batch / layer;
+        const double layer_bytes = (result->bytes_per_step - bytes_of(bench.weights->head)) / layers;
+        const double layer_share = layer_bytes / bench.read_bytes_per_second / layer;
+        row["layer_bytes"] = layer_bytes;
+        row["layer_share_of_roofline"] = layer_share;
         cells.push_back(fmt::format("{:.1f}", batch / layer));
+        cells.push_back(Cell(report::format_percent(layer_share), tone_of(layer_share)));
         std::string whole = "-";
         if (result->breakdown) {
           const double seconds = extrapolate_seconds(*result->breakdown, flash_config());
