@@ -287,6 +287,39 @@ TEST(SimdKernels, ALosslessCastChangesNoBit) {
       }
 }
 
+// Cached rows are exact whatever they hold: every code, scales at both ends, NaN.
+TEST(SimdKernels, CachedRowsUnpackToTheirValues) {
+  Random random(79);
+  const RowLayout layout = kv_packed_layout(512, 64);
+  for (const std::string kind : {"plain", "all codes", "NaN", "small scale", "large scale", "zero scale"}) {
+    std::vector<std::byte> data(static_cast<std::size_t>(layout.data_bytes)),
+        scales(static_cast<std::size_t>(layout.scale_bytes));
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      const unsigned code = static_cast<unsigned>(random()) & 0xffu;
+      data[i] = static_cast<std::byte>(i < 448 && (code & 0x7fu) == 0x7fu ? 0x11u : code);
+    }
+    for (std::byte& scale : scales) scale = static_cast<std::byte>(110 + random() % 20);
+    if (kind == "all codes")
+      for (std::size_t i = 0; i < 448; ++i)
+        data[i] = static_cast<std::byte>((i & 0x7fu) == 0x7fu ? 0u : i & 0xffu);
+    if (kind == "NaN") data[100] = std::byte{0xff};
+    if (kind == "small scale") scales[2] = std::byte{1};
+    if (kind == "large scale") scales[3] = std::byte{250};
+    if (kind == "zero scale") scales[1] = std::byte{0};
+    std::vector<float> expected(512);
+    unpack_row(layout, data.data(), scales.data(), expected.data());
+    for (const Table& table : tables()) {
+      std::vector<float> actual(512);
+      table.kernels->unpack_row(layout, data.data(), scales.data(), actual.data());
+      for (std::size_t i = 0; i < 512; ++i)
+        if (std::isnan(expected[i]))
+          EXPECT_TRUE(std::isnan(actual[i])) << table.name << ", " << kind << ", column " << i;
+        else
+          EXPECT_EQ(actual[i], expected[i]) << table.name << ", " << kind << ", column " << i;
+    }
+  }
+}
+
 // ---- AVX-512 against AVX2 ----
 
 #ifdef PIVOT_HAVE_SIMDE
