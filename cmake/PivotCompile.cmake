@@ -52,6 +52,11 @@ function(pivot_test name)
   target_link_libraries(${name} PRIVATE pivot_test_support ${ARG_DEPS})
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if(PIVOT_SANITIZE)
+    # An allocation that is refused is a case that the tests provoke.
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT
+      "ASAN_OPTIONS=allocator_may_return_null=1;TSAN_OPTIONS=allocator_may_return_null=1;UBSAN_OPTIONS=print_stacktrace=1")
+  endif()
 endfunction()
 
 # pivot_fuzz(NAME SOURCES ... DEPS ...) declares one libFuzzer binary; its corpus is tests/fuzz/corpus/NAME.

@@ -97,7 +97,7 @@ std::span<const std::byte> Materializer::bytes_of(const TensorInfo& part, std::u
 const std::byte* Materializer::aligned(std::span<const std::byte> bytes, std::size_t width) {
   if (reinterpret_cast<std::uintptr_t>(bytes.data()) % width == 0) return bytes.data();
   const auto copy = arena_.allocate(bytes.size());
-  std::memcpy(copy.data(), bytes.data(), bytes.size());
+  std::copy(bytes.begin(), bytes.end(), copy.begin());
   bytes_read_ += bytes.size();
   return copy.data();
 }
@@ -159,7 +159,7 @@ FloatSpan Materializer::vector(const StoredTensor& tensor) {
     for (std::size_t i = 0; i < count; ++i)
       values[i] = to_float(BF16{read_unaligned<std::uint16_t>(bytes, i)});
   } else {
-    std::memcpy(values.data(), bytes.data(), bytes.size());
+    std::copy(bytes.begin(), bytes.end(), std::as_writable_bytes(std::span(values)).begin());
   }
   const auto bad =
       std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });

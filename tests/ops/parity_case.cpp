@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
+#include <span>
 
 #include "numeric/formats.h"
 #include "numeric/quantize.h"
@@ -15,8 +15,8 @@ using Storage = std::vector<std::shared_ptr<std::vector<std::byte>>>;
 
 template <class T>
 const T* keep(Storage& storage, std::span<const T> values) {
-  auto bytes = std::make_shared<std::vector<std::byte>>(values.size_bytes());
-  std::memcpy(bytes->data(), values.data(), values.size_bytes());
+  const auto source = std::as_bytes(values);
+  auto bytes = std::make_shared<std::vector<std::byte>>(source.begin(), source.end());
   storage.push_back(bytes);
   return reinterpret_cast<const T*>(bytes->data());
 }

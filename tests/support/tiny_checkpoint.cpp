@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <span>
 #include <string_view>
 
 #include "base/check.h"
@@ -60,9 +60,8 @@ struct OutputTensor {
 
 template <class T>
 Bytes bytes_of(const std::vector<T>& values) {
-  Bytes bytes(values.size() * sizeof(T));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
 }
 
 Bytes bf16_bytes(const std::vector<float>& values) {

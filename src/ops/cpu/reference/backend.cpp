@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <new>
 #include <vector>
 
@@ -92,13 +91,14 @@ class ReferenceBackend final : public Backend {
   Result<std::byte*> allocate(std::int64_t bytes, std::string_view purpose) override;
   void release(std::byte* memory) override { ::operator delete(memory, kAlignment); }
   void fill(std::byte* memory, int value, std::int64_t bytes) override {
-    std::memset(memory, value, static_cast<std::size_t>(bytes));
+    std::fill_n(memory, bytes, static_cast<std::byte>(value));
   }
+  // No bytes may come from and go to no address, which memcpy does not allow.
   void upload(void* device, const void* host, std::int64_t bytes) override {
-    std::memcpy(device, host, static_cast<std::size_t>(bytes));
+    std::copy_n(static_cast<const std::byte*>(host), bytes, static_cast<std::byte*>(device));
   }
   void download(void* host, const void* device, std::int64_t bytes) override {
-    std::memcpy(host, device, static_cast<std::size_t>(bytes));
+    std::copy_n(static_cast<const std::byte*>(device), bytes, static_cast<std::byte*>(host));
   }
   Result<> synchronize() override { return {}; }
   Result<std::shared_ptr<const ModelWeights>> place(std::shared_ptr<const ModelWeights> weights) override {
