@@ -93,7 +93,7 @@ class Engine::Loop {
   void restore_longest_prefix(Choice& choice);
   bool restore_from_disk(Choice& choice, std::int64_t position);
   void store_prefixes(const Choice& choice);
-  void announce_start(Request& request);
+  void announce_start(const Choice& choice);
   bool give_back_one();  // cached state, least useful first; false when there is none
   bool reserve(Choice& choice, std::int32_t tokens);
   void preempt(Choice& choice);

@@ -126,7 +126,7 @@ bool Engine::Loop::start(Choice& choice) {
     restore(choice, std::move(fork));
   else if (choice.position() == 0)
     restore_longest_prefix(choice);
-  if (!request.started) announce_start(request);
+  if (!request.started) announce_start(choice);
   return true;
 }
 
@@ -200,13 +200,15 @@ void Engine::Loop::leave_queue(Request& request) {
   if (--found->second == 0) queued_per_client_.erase(found);
 }
 
-void Engine::Loop::announce_start(Request& request) {
+void Engine::Loop::announce_start(const Choice& choice) {
+  Request& request = *choice.request;
   request.started = true;
   request.start = Clock::now();
   leave_queue(request);
   live_stats_.prompt_tokens += static_cast<std::uint64_t>(request.prompt_tokens);
   live_stats_.cached_tokens += static_cast<std::uint64_t>(request.cached_tokens);
-  request.sink(request.id, 0,
+  // The first choice, unless it was finished while it waited: nothing comes after a choice's last event.
+  request.sink(request.id, choice.index,
                StartedEvent{request.prompt_tokens, request.cached_tokens,
                             seconds_between(request.submitted, request.start)});
 }
