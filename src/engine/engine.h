@@ -148,9 +148,9 @@ using EngineEvent =
     std::variant<StartedEvent, PrefillEvent, PromptLogprobsEvent, TokenEvent, FinishedEvent, FailedEvent>;
 
 // Called on the engine thread; must not block and must not throw. `choice` counts from 0. StartedEvent comes
-// once, with the choice that starts first: 0, unless finish() ended that one while it waited. PrefillEvent and
-// PromptLogprobsEvent come with choice 0. The sink is destroyed on the engine thread
-// after the last event of the last choice.
+// once, with the choice that starts first: 0, unless finish() ended that one while it waited. PrefillEvent
+// and PromptLogprobsEvent come with choice 0. The sink is destroyed on the engine thread after the last event
+// of the last choice.
 using EventSink = std::function<void(RequestId id, std::int32_t choice, EngineEvent event)>;
 
 class Engine {
