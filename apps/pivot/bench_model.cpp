@@ -185,6 +185,7 @@ Breakdown breakdown_of(const TimingBackend& timing, const ModelConfig& config,
       result.layer_seconds[kind(config.ratio(time.layer))] +=
           seconds / layers[kind(config.ratio(time.layer))];
   }
+  result.step_seconds = result.operator_seconds * median(ratios);
   return result;
 }
 
