@@ -4,10 +4,10 @@
 #include <cstring>
 #include <set>
 
-#include "bench.h"
-#include "bench_cost.h"
-#include "bench_cpu_kernels.h"
-#include "bench_operators.h"
+#include "bench/bench.h"
+#include "bench/cost.h"
+#include "bench/cpu_kernels.h"
+#include "bench/operators.h"
 #include "checkpoint/flash_config.h"
 #include "checkpoint/synthesis.h"
 #include "checkpoint/weight_shapes.h"

@@ -1,11 +1,11 @@
-#include "bench_model.h"
+#include "bench/model.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <set>
 
-#include "bench_cost.h"
+#include "bench/cost.h"
 #include "cache/synthesis.h"
 #include "engine/session.h"
 #include "ops/timing_backend.h"

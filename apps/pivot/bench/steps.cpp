@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "base/report/units.h"
-#include "bench.h"
-#include "bench_cost.h"
+#include "bench/bench.h"
+#include "bench/cost.h"
 #include "checkpoint/flash_config.h"
 #include "checkpoint/plan/flops.h"
 

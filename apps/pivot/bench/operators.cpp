@@ -1,4 +1,4 @@
-#include "bench_operators.h"
+#include "bench/operators.h"
 
 #include <algorithm>
 #include <chrono>

@@ -2,8 +2,8 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "bench.h"
-#include "bench_cpu_kernels.h"
+#include "bench/bench.h"
+#include "bench/cpu_kernels.h"
 #include "command.h"
 #include "engine/devices.h"
 

@@ -1,10 +1,10 @@
-// pivot bench kernels: on a GPU the operators of one synthetic model; on a CPU bench_cpu_kernels.h's list.
+// pivot bench kernels: on a GPU the operators of one synthetic model; on a CPU bench/cpu_kernels.h's list.
 #include <algorithm>
 
 #include "base/report/units.h"
-#include "bench.h"
-#include "bench_cpu_kernels.h"
-#include "bench_operators.h"
+#include "bench/bench.h"
+#include "bench/cpu_kernels.h"
+#include "bench/operators.h"
 #include "checkpoint/flash_config.h"
 #include "engine/cuda_devices.h"
 #include "engine/devices.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bench_cost.h"
+#include "bench/cost.h"
 #include "ops/ops.h"
 
 namespace pivot::cli {

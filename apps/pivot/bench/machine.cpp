@@ -1,4 +1,4 @@
-#include "bench_machine.h"
+#include "bench/machine.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "bench_cost.h"
+#include "bench/cost.h"
 
 #include <algorithm>
 #include <set>

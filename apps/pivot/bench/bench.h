@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/report/document.h"
-#include "bench_machine.h"
-#include "bench_model.h"
+#include "bench/machine.h"
+#include "bench/model.h"
 #include "ops/knobs.h"
 
 namespace pivot::cli {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bench_model.h"
+#include "bench/model.h"
 
 namespace pivot::cli {
 

@@ -1,4 +1,4 @@
-#include "bench_cpu_kernels.h"
+#include "bench/cpu_kernels.h"
 
 #include <algorithm>
 #include <chrono>
@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/threads.h"
-#include "bench_operators.h"
+#include "bench/operators.h"
 #include "checkpoint/flash_config.h"
 #include "checkpoint/synthesis.h"
 #include "checkpoint/weight_shapes.h"

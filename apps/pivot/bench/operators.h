@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "bench_cost.h"
-#include "bench_model.h"
+#include "bench/cost.h"
+#include "bench/model.h"
 #include "model/workspace.h"
 
 namespace pivot::cli {

@@ -1,4 +1,4 @@
-#include "bench_ladder.h"
+#include "bench/ladder.h"
 
 #include <algorithm>
 #include <cmath>

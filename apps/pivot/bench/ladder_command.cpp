@@ -1,8 +1,8 @@
 // pivot bench ladder.
 #include "base/installation.h"
 #include "base/report/units.h"
-#include "bench.h"
-#include "bench_ladder.h"
+#include "bench/bench.h"
+#include "bench/ladder.h"
 #include "checkpoint/load.h"
 
 namespace pivot::cli {

@@ -7,7 +7,7 @@
 #include <new>
 
 #include "base/threads.h"
-#include "bench_machine.h"
+#include "bench/machine.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
