@@ -2,10 +2,12 @@
 #include "checkpoint/convert/convert.h"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/installation.h"
 #include "base/report/units.h"
 #include "checkpoint/diff/diff.h"
 #include "checkpoint/inspect/inspection.h"
@@ -142,7 +144,8 @@ std::string json_of(const Options& options, const ConvertReport& report, const V
 }
 
 Result<int> run(const Options& options) {
-  PIVOT_TRY(const Checkpoint source, Checkpoint::open(options.input));
+  PIVOT_TRY(const std::filesystem::path input, resolve_model_argument(options.input));
+  PIVOT_TRY(const Checkpoint source, Checkpoint::open(input.string()));
   std::optional<Checkpoint> scales;
   if (!options.input_scales.empty()) {
     PIVOT_TRY(scales, Checkpoint::open(options.input_scales));
@@ -189,7 +192,8 @@ Result<int> run(const Options& options) {
 
 Run add_convert(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  app.add_option("IN", options->input, "Checkpoint folder or ORG/NAME in the Hugging Face cache; only read")
+  app.add_option("IN", options->input,
+                 "Checkpoint folder, ORG/NAME in the Hugging Face cache, or `embedded`; only read")
       ->required();
   app.add_option("OUT", options->output, "New folder, or one that an interrupted conversion left")
       ->required();

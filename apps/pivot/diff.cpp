@@ -2,8 +2,10 @@
 #include "checkpoint/diff/diff.h"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 
+#include "base/installation.h"
 #include "checkpoint/diff/diff_report.h"
 #include "checkpoint/inspect/subject.h"
 #include "command.h"
@@ -24,15 +26,16 @@ struct Options {
 };
 
 // A checkpoint with data, or the reason why not.
-Result<Checkpoint> open_side(const std::string& path) {
-  auto checkpoint = Checkpoint::open(path);
+Result<Checkpoint> open_side(const std::string& model) {
+  PIVOT_TRY(const std::filesystem::path path, resolve_model_argument(model));
+  auto checkpoint = Checkpoint::open(path.string());
   if (checkpoint) return checkpoint;
-  const auto subject = Subject::open(path);
+  const auto subject = Subject::open(path.string());
   if (subject && !subject->checkpoint() && subject->has_headers() && subject->problems().empty())
     return fail(ErrorCode::kUnsupported,
                 "{} holds headers without data; diff compares values, so it needs the shards (compare "
                 "headers with `pivot inspect` on each)",
-                path);
+                path.string());
   return checkpoint;
 }
 
@@ -62,7 +65,8 @@ Result<int> run(const Options& options) {
 
 Run add_diff(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  app.add_option("A", options->a, "Checkpoint folder or ORG/NAME in the Hugging Face cache")->required();
+  app.add_option("A", options->a, "Checkpoint folder, ORG/NAME in the Hugging Face cache, or `embedded`")
+      ->required();
   app.add_option("B", options->b, "The other one")->required();
   app.add_option("--threads", options->threads, "Threads that compare")
       ->check(CLI::Range(1, 64))

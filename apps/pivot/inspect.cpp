@@ -6,6 +6,7 @@
 #include <memory>
 #include <sstream>
 
+#include "base/installation.h"
 #include "checkpoint/inspect/inspection_report.h"
 #include "command.h"
 #include "pivot_version.h"
@@ -64,14 +65,14 @@ Result<int> list_folder(const Options& options) {
 
 Result<int> run(const Options& options) {
   std::error_code error;
-  const std::filesystem::path path(options.path);
+  PIVOT_TRY(const std::filesystem::path path, resolve_model_argument(options.path));
   const bool cache_entry = path.filename().string().starts_with("models--");
   if (std::filesystem::is_directory(path, error) && !cache_entry && !looks_like_checkpoint(path) &&
       !find_checkpoints(path).empty())
     return list_folder(options);
   std::optional<std::filesystem::path> config;
   if (!options.config.empty()) config = options.config;
-  PIVOT_TRY(const Subject subject, Subject::open(options.path, config));
+  PIVOT_TRY(const Subject subject, Subject::open(path.string(), config));
   const Inspection inspection = inspect(subject, inspect_options(options));
   PIVOT_TRY_VOID(write_report(options.output, inspection_document(inspection),
                               [&] { return inspection_json(inspection); }));
@@ -84,9 +85,9 @@ Result<int> run(const Options& options) {
 
 Run add_inspect(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  app.add_option(
-         "PATH", options->path,
-         "Checkpoint folder, ORG/NAME in the Hugging Face cache, header dump, or folder of checkpoints")
+  app.add_option("PATH", options->path,
+                 "Checkpoint folder, ORG/NAME in the Hugging Face cache, `embedded`, header dump, or folder "
+                 "of checkpoints")
       ->required();
   app.add_option("--config", options->config, "config.json to judge a header dump by")->type_name("FILE");
   app.add_option("--values", options->values,

@@ -2,9 +2,11 @@
 #include "checkpoint/plan/plan.h"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 
 #include "base/file.h"
+#include "base/installation.h"
 #include "checkpoint/plan/migration.h"
 #include "command.h"
 #include "report_output.h"
@@ -42,7 +44,8 @@ Result<Machine> machine_of(const Options& options) {
 
 Result<int> run_migration(const Options& options, const Subject& subject, const Machine& machine,
                           const CacheFormats& cache) {
-  PIVOT_TRY(const Subject target, Subject::open(options.to, optional_path(options.to_config)));
+  PIVOT_TRY(const std::filesystem::path to, resolve_model_argument(options.to));
+  PIVOT_TRY(const Subject target, Subject::open(to.string(), optional_path(options.to_config)));
   MigrationInput input;
   PIVOT_TRY(input.a, migration_side(subject, {}, machine, options.workload, cache));
   PIVOT_TRY(input.b, migration_side(target, {}, machine, options.workload, cache));
@@ -66,7 +69,8 @@ Result<int> run(const Options& options) {
   cache.index = options.index == "bf16"  ? IndexFormat::kBf16
                 : options.index == "fp8" ? IndexFormat::kFp8
                                          : IndexFormat::kFp4;
-  PIVOT_TRY(const Subject subject, Subject::open(options.path, optional_path(options.config)));
+  PIVOT_TRY(const std::filesystem::path path, resolve_model_argument(options.path));
+  PIVOT_TRY(const Subject subject, Subject::open(path.string(), optional_path(options.config)));
   if (!options.to.empty()) return run_migration(options, subject, machine, cache);
   PIVOT_TRY(const Plan plan, make_plan(subject, machine, options.workload, cache));
   PIVOT_TRY_VOID(write_report(options.output, plan_document(plan), [&] { return plan_json(plan); }));
@@ -79,7 +83,7 @@ Result<int> run(const Options& options) {
 Run add_plan(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("PATH", options->path,
-                 "Checkpoint folder, ORG/NAME, header dump, or folder with a config.json")
+                 "Checkpoint folder, ORG/NAME, `embedded`, header dump, or folder with a config.json")
       ->required();
   app.add_option("--config", options->config, "config.json for a header dump")->type_name("FILE");
   app.add_option("--gpus", options->gpus, "COUNTxNAME, for example 8xRTX-PRO-6000 (default: this machine's)")

@@ -81,6 +81,18 @@ TEST(FactsJson, EveryCommandPrintsWhatItsSchemaSays) {
   }
 }
 
+// The models that come with pivot have names wherever a checkpoint is asked for.
+TEST(FactsText, TakesTheShippedModelsByName) {
+  const fs::path out = scratch_dir() / "nvfp4";
+  const ProgramResult converted = run_pivot({"convert", "embedded", out.string(), "--experts", "nvfp4"});
+  EXPECT_EQ(converted.exit_code, 0) << converted.err;
+  const ProgramResult same = run_pivot({"diff", "embedded", out.string()});
+  EXPECT_NE(same.out.find("the same values everywhere"), std::string::npos) << same.out << same.err;
+  EXPECT_EQ(run_pivot({"diff", "tally", "tally"}).exit_code, 0);
+  EXPECT_EQ(run_pivot({"inspect", "embedded"}).exit_code, 0);
+  EXPECT_EQ(run_pivot({"plan", "embedded", "--gpus", "1xH200", "--to", "tally"}).exit_code, 0);
+}
+
 TEST(FactsText, ColoursOnATerminalOnly) {
   const fs::path model = tiny_checkpoint();
   const fs::path copy = scratch_dir() / "nvfp4";
