@@ -68,6 +68,22 @@ TEST(Schedule, HeadsShareATileOnceTheQueriesFillTheCard) {
   EXPECT_LE(attention_shared_bytes(512, 1), kRtx);
 }
 
+TEST(Schedule, LongStepsHaveTheirOwnAttentionWhereItsShapesAndMemoryFit) {
+  EXPECT_TRUE(prefill_attention_takes(64, 512, 64, kH200));
+  EXPECT_FALSE(prefill_attention_takes(64, 512, 64, kRtx)) << "a query and two tiles of keys are 192 KB";
+  EXPECT_FALSE(prefill_attention_takes(32, 512, 64, kH200)) << "half of every instruction would be empty";
+  EXPECT_FALSE(prefill_attention_takes(128, 512, 64, kH200));
+  EXPECT_FALSE(prefill_attention_takes(64, 128, 64, kH200));
+  EXPECT_FALSE(prefill_attention_takes(64, 512, 32, kH200)) << "a panel of 64 dims would be of two kinds";
+}
+
+TEST(Schedule, LongStepsHaveTheirOwnIndexScoresWhereShapesAndMemoryFit) {
+  EXPECT_TRUE(prefill_scores_take(64, 128, kH200));
+  EXPECT_FALSE(prefill_scores_take(64, 128, kRtx)) << "eight queries are 128 KB";
+  EXPECT_FALSE(prefill_scores_take(32, 128, kH200));
+  EXPECT_FALSE(prefill_scores_take(64, 64, kH200));
+}
+
 TEST(Schedule, ExpertsTakeWideTilesOnlyWhenTheyFillThem) {
   EXPECT_FALSE(experts_fill_tiles(128 * 6, 256));
   EXPECT_TRUE(experts_fill_tiles(2048 * 6, 256));

@@ -23,6 +23,9 @@ struct IndexArguments {
   std::int32_t* count = nullptr;     // [T]
 };
 void launch_index_scores(const IndexArguments& a, int multiprocessors, cudaStream_t stream);
+// The same for steps of many tokens (sm_90a): keys are decoded once for several queries.
+// REQUIRES: prefill_scores_take() (placement/schedule.h).
+void launch_prefill_index_scores(const IndexArguments& a, int multiprocessors, cudaStream_t stream);
 // `cluster_bytes`: shared memory that a CTA may have, where long rows may be a cluster's; 0: one CTA a row
 // (placement/schedule.h topk_ctas).
 void launch_topk(const IndexArguments& a, std::int64_t cluster_bytes, cudaStream_t stream);

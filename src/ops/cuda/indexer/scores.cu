@@ -10,51 +10,13 @@
 #include "ops/cuda/device/numeric.cuh"
 #include "ops/cuda/device/rows.cuh"
 #include "ops/cuda/indexer/indexer.h"
+#include "ops/cuda/indexer/key_fragment.cuh"
 #include "ops/cuda/runtime/launch.h"
 
 namespace pivot::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-
-// Dims [t D/4, +D/4) of one key as BF16 pairs: D/8 registers. FP4 keys pair dim i with dim i + 4 of each
-// eight, other keys neighbours.
-template <int D>
-__device__ __forceinline__ void load_key(const RowLayout& layout, const RowAddress& row, int t,
-                                         std::uint32_t (&out)[D / 8]) {
-  constexpr int kDims = D / 4;
-  if (layout.format == RowFormat::kIndexFp4) {
-    // Element i of a word pairs with element i + 4 after a shift: BF16 pairs of code times 2^-126. Both
-    // factors that follow are powers of two, and so exact: 2^126, then the group's scale (2^-127 is a BF16
-    // subnormal).
-    const std::uint32_t scale = row.scales[t * kDims / kIndexFp4Group];
-    const std::uint32_t factor = (scale == 0 ? 0x40u : scale == 255 ? 0x7fffu : scale << 7) * 0x00010001u;
-#pragma unroll
-    for (int w = 0; w < kDims / 8; ++w) {
-      const std::uint32_t codes = *reinterpret_cast<const std::uint32_t*>(row.data + t * kDims / 2 + 4 * w);
-#pragma unroll
-      for (int p = 0; p < 4; ++p) {
-        const std::uint32_t moved = codes * (1u << (12 - 4 * p));  // nibbles p and p + 4 on top of the halves
-        const std::uint32_t pair = ((moved >> 6) & 0x01c001c0u) | (moved & 0x80008000u);
-        out[4 * w + p] = mul_bf16x2(mul_bf16x2(pair, 0x7e807e80u), factor);
-      }
-    }
-  } else if (layout.format == RowFormat::kIndexFp8) {
-    const float scale = *reinterpret_cast<const float*>(row.scales);
-#pragma unroll
-    for (int w = 0; w < kDims / 4; ++w) {
-      const std::uint32_t codes = *reinterpret_cast<const std::uint32_t*>(row.data + t * kDims + 4 * w);
-#pragma unroll
-      for (int p = 0; p < 2; ++p)
-        out[2 * w + p] = pack_bf16x2(e4m3_to_float((codes >> (16 * p)) & 0xffu) * scale,
-                                     e4m3_to_float((codes >> (16 * p + 8)) & 0xffu) * scale);
-    }
-  } else {
-#pragma unroll
-    for (int w = 0; w < kDims / 2; ++w)
-      out[w] = *reinterpret_cast<const std::uint32_t*>(row.data + 2 * (t * kDims + 2 * w));
-  }
-}
 
 template <int D>
 __global__ void __launch_bounds__(kWarps * 32) score_kernel(IndexArguments a) {
@@ -78,13 +40,9 @@ __global__ void __launch_bounds__(kWarps * 32) score_kernel(IndexArguments a) {
     const int head = tile * 8 + l / 4;
     uint4 v{};
     if (head < a.heads) v = *reinterpret_cast<const uint4*>(q + head * D + (l % 4) * (D / 4) + pair * 8);
-    // FP4 keys pair dim j with dim j + 4 (load_key), other keys neighbours.
-    const uint2 first =
-        fp4 ? uint2{__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632)} : uint2{v.x, v.y};
-    const uint2 second =
-        fp4 ? uint2{__byte_perm(v.y, v.w, 0x5410), __byte_perm(v.y, v.w, 0x7632)} : uint2{v.z, v.w};
-    fragments[(2 * pair * head_tiles + tile) * 32 + l] = first;
-    fragments[((2 * pair + 1) * head_tiles + tile) * 32 + l] = second;
+    const QueryEight eight = query_eight(v, fp4);
+    fragments[(2 * pair * head_tiles + tile) * 32 + l] = eight.first;
+    fragments[((2 * pair + 1) * head_tiles + tile) * 32 + l] = eight.second;
   }
   for (int i = threadIdx.x; i < head_tiles * 8; i += kWarps * 32)
     weights[i] = i < a.heads ? a.index_weights[static_cast<std::int64_t>(token) * a.heads + i] : 0.0f;

@@ -48,6 +48,16 @@ std::int32_t attention_head_groups(std::int64_t tokens, std::int32_t heads, std:
   return fill && attention_shared_bytes(head_dim, 4) <= shared_bytes ? 4 : 1;
 }
 
+bool prefill_attention_takes(std::int32_t heads, std::int32_t head_dim, std::int32_t rope,
+                             std::int64_t shared_bytes) {
+  return heads == kPrefillHeads && head_dim == kPrefillDims && rope == kPrefillRope &&
+         kPrefillAttentionBytes <= shared_bytes;
+}
+
+bool prefill_scores_take(std::int32_t heads, std::int32_t dim, std::int64_t shared_bytes) {
+  return heads == kPrefillIndexHeads && dim == kPrefillIndexDims && kPrefillIndexBytes <= shared_bytes;
+}
+
 int topk_ctas(std::int64_t entries, std::int64_t shared_bytes) {
   constexpr std::int64_t kOneCta = 8192;  // keys that one CTA holds in registers
   const bool fits = topk_shared_bytes(entries) + kTopkStaticBytes <= shared_bytes;

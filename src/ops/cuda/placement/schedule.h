@@ -72,6 +72,19 @@ constexpr std::int64_t attention_shared_bytes(std::int32_t head_dim, int groups)
 std::int32_t attention_head_groups(std::int64_t tokens, std::int32_t heads, std::int32_t head_dim,
                                    int multiprocessors, std::int64_t shared_bytes);
 
+// Long steps on sm_90a (attention/prefill.cu): 64 heads of 448 + 64 dims, the shapes that fill its
+// instructions and its shared memory; others take the kernel of short steps.
+inline constexpr std::int32_t kPrefillHeads = 64, kPrefillDims = 512, kPrefillRope = 64;
+inline constexpr std::int64_t kPrefillAttentionBytes = 210 * 1024;  // of shared memory
+bool prefill_attention_takes(std::int32_t heads, std::int32_t head_dim, std::int32_t rope,
+                             std::int64_t shared_bytes);
+
+// Index scores of long steps on sm_90a (indexer/prefill_scores.cu): 64 heads of 128 dims, eight queries a
+// CTA.
+inline constexpr std::int32_t kPrefillIndexHeads = 64, kPrefillIndexDims = 128, kPrefillIndexQueries = 8;
+inline constexpr std::int64_t kPrefillIndexBytes = 132 * 1024;  // of shared memory
+bool prefill_scores_take(std::int32_t heads, std::int32_t dim, std::int64_t shared_bytes);
+
 // Tokens of one slice of index scoring, so that the fp32 scores stay within 1 GiB.
 std::int64_t score_slice_tokens(std::int64_t tokens, std::int64_t score_stride);
 
