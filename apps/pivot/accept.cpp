@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <optional>
 
 #include "base/installation.h"
 #include "checkpoint/checkpoint.h"
@@ -31,11 +32,11 @@ struct AcceptCommand {
   ReportOutput report;
 };
 
-// The lengths of specification 10 check 14; the embedded model's context and a CPU's patience end earlier.
+// The lengths of specification 10 check 14; the shipped models' context and a CPU's patience end earlier.
 std::vector<std::int64_t> grid_lengths(const AcceptCommand& command, const ModelConfig& config) {
   std::vector<std::int64_t> lengths = command.lengths;
   if (lengths.empty())
-    lengths = command.model.model == kEmbeddedModelName
+    lengths = comes_with_pivot(command.model.model)
                   ? std::vector<std::int64_t>{512, 1900, 3600}
                   : std::vector<std::int64_t>{1900, 3600, 5300, 21000, 57000, 128000};
   std::erase_if(lengths, [&](std::int64_t length) { return length > config.max_position_embeddings; });
@@ -75,10 +76,10 @@ Result<int> run(const AcceptCommand& command) {
   grid.lengths = grid_lengths(command, model.weights->config);
   grid.depths = {0.1, 0.5, 0.9};
   grid.samples = command.samples;
-  const bool embedded = command.model.model == kEmbeddedModelName;
-  grid.tasks = {embedded ? recall::Task::kSingle : recall::Task::kSingleString};
+  const bool shipped = comes_with_pivot(command.model.model);
+  grid.tasks = {shipped ? recall::Task::kSingle : recall::Task::kSingleString};
   const recall::CaseBuilder builder{&*model.tokenizer, &haystack,
-                                    embedded ? recall::Wording::kNeedle : recall::Wording::kInstruct};
+                                    shipped ? recall::Wording::kNeedle : recall::Wording::kInstruct};
   std::vector<recall::CaseSpec> specs = grid.specs();  // residues mod 4
   grid.modulus = 128;
   grid.residues = {0, 1, 127};
@@ -95,13 +96,20 @@ Result<int> run(const AcceptCommand& command) {
   subject.vectors = command.vectors;
   const InterruptScope interrupts;
   subject.cancel = &InterruptScope::flag();
-  subject.on_check = [](const recall::Check& check) {
+  std::optional<ProgressBar> bar;
+  subject.on_progress = [&bar](std::int64_t done, std::int64_t total) {
+    if (!bar) bar.emplace("recall grid", ProgressBar::Unit::kTokens);
+    bar->update(done, total);
+  };
+  subject.on_check = [&bar](const recall::Check& check) {
+    bar.reset();
     if (is_terminal(STDERR_FILENO))
       print_note(
           fmt::format("{}: {} ({:.1f} s)", check.name, recall::to_string(check.outcome), check.seconds));
   };
   PIVOT_TRY(const std::vector<recall::Check> checks, recall::accept(subject));
-  PIVOT_TRY_VOID(write_report(command.report, recall::acceptance_document(model.name, checks),
+  const std::string setting = fmt::format("on {}, knobs: {}", model.device, describe(model.knobs));
+  PIVOT_TRY_VOID(write_report(command.report, recall::acceptance_document(model.name, setting, checks),
                               [&] { return recall::acceptance_json(model.name, checks); }));
   return recall::accepted(checks) ? 0 : kNotAcceptedExit;
 }

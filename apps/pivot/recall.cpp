@@ -42,16 +42,28 @@ Result<int> run_attribution(const RecallCommand& command, const OpenModel& model
   subject.stop_tokens = model.stop_tokens();
   subject.num_threads = command.model.threads;
   subject.every_variant = command.every_variant;
+  if (!command.twin.empty()) {
+    ModelOptions twin = command.model;
+    twin.model = command.twin;
+    PIVOT_TRY(const OpenModel other, open_model(twin, /*wants_tokenizer=*/false));
+    subject.twin = other.weights;
+  }
   subject.cancel = &InterruptScope::flag();
   subject.on_progress = [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); };
   PIVOT_TRY(const recall::Attribution attribution, recall::attribute(subject, plan.cases));
   bar.clear();
-  PIVOT_TRY_VOID(write_report(command.report, recall::attribution_document(plan.facts, attribution),
-                              [&] { return recall::attribution_json(plan.facts, attribution); }));
+  PIVOT_TRY_VOID(write_reports(command, recall::attribution_document(plan.facts, attribution),
+                               recall::attribution_json(plan.facts, attribution)));
+  if (!attribution.unreached.empty())
+    return fail(ErrorCode::kCancelled, "stopped before {} alternatives; the report is marked partial",
+                attribution.unreached.size());
   return 0;
 }
 
 Result<int> run(const RecallCommand& command) {
+  if (!command.twin.empty() && !command.attribute)
+    return fail(ErrorCode::kInvalidArgument,
+                "--twin is an alternative of --attribute; give that, too, or run the twin by itself");
   if (!command.url.empty()) return run_recall_remote(command);
   PIVOT_TRY(OpenModel model, open_model(command.model, /*wants_tokenizer=*/true));
   PIVOT_TRY(RecallPlan plan,
@@ -128,8 +140,12 @@ Run add_recall(CLI::App& app) {
       ->capture_default_str();
   app.add_flag("--attribute", command->attribute,
                "Run the cases under every suspect's alternative and name the part that loses facts");
-  app.add_flag("--every-variant", command->every_variant,
-               "With --attribute: also run the alternatives that cannot change the verdict any more");
+  app.add_flag(
+      "--every-variant", command->every_variant,
+      "With --attribute: also run what cannot change the verdict any more, and a smaller index_topk");
+  app.add_option("--twin", command->twin,
+                 "With --attribute: the same model with other expert bytes, as one more alternative")
+      ->type_name("FOLDER");
   app.add_option(
          "--url", command->url,
          "Ask this OpenAI-compatible server (its /v1/completions) instead of running the model here; MODEL "

@@ -17,8 +17,7 @@ constexpr int kFailuresInARow = 3;
 // The models that come with pivot know one family of sentences; every other model is asked in plain words.
 Result<recall::Wording> resolve_wording(const RecallCommand& command) {
   if (command.wording != "auto") return recall::parse_wording(command.wording);
-  const bool shipped = command.model.model == kEmbeddedModelName || command.model.model == kTallyModelName;
-  return shipped ? recall::Wording::kNeedle : recall::Wording::kInstruct;
+  return comes_with_pivot(command.model.model) ? recall::Wording::kNeedle : recall::Wording::kInstruct;
 }
 
 Result<recall::Grid> make_grid(const RecallCommand& command) {
@@ -53,15 +52,11 @@ Result<> check_lengths(const std::vector<std::int64_t>& lengths, std::int64_t co
   return {};
 }
 
-Result<> write_reports(const RecallCommand& command, const recall::RunFacts& facts,
-                       const std::vector<recall::CaseResult>& results) {
-  const report::Document document = recall::run_document(facts, results);
-  if (!command.out.empty()) {
-    const std::filesystem::path out(command.out);
-    PIVOT_TRY_VOID(write_file(out / "report.html", report::render_html(document)));
-    PIVOT_TRY_VOID(write_file(out / "report.json", recall::run_json(facts, results) + "\n"));
-  }
-  return write_report(command.report, document, [&] { return recall::run_json(facts, results); });
+Result<> make_folder(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return fail(ErrorCode::kCannotCreate, "cannot create the folder {}: {}", path, error.message());
+  return {};
 }
 
 }  // namespace
@@ -91,14 +86,22 @@ Result<RecallPlan> plan_recall(const RecallCommand& command, const Tokenizer& to
   return plan;
 }
 
+Result<> write_reports(const RecallCommand& command, const report::Document& document,
+                       const std::string& json) {
+  if (!command.out.empty()) {
+    const std::filesystem::path out(command.out);
+    PIVOT_TRY_VOID(make_folder(command.out));
+    PIVOT_TRY_VOID(write_file(out / "report.html", report::render_html(document)));
+    PIVOT_TRY_VOID(write_file(out / "report.json", json + "\n"));
+  }
+  return write_report(command.report, document, [&] { return json; });
+}
+
 Result<int> run_recall(const RecallCommand& command, const RecallPlan& plan, const std::string& settings,
                        const AskFn& ask) {
   std::optional<recall::CaseLog> log;
   if (!command.out.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(command.out, error);
-    if (error)
-      return fail(ErrorCode::kCannotCreate, "cannot create the folder {}: {}", command.out, error.message());
+    PIVOT_TRY_VOID(make_folder(command.out));
     PIVOT_TRY(
         recall::CaseLog opened,
         recall::CaseLog::open(std::filesystem::path(command.out) / "cases.jsonl", settings, command.resume));
@@ -138,7 +141,9 @@ Result<int> run_recall(const RecallCommand& command, const RecallPlan& plan, con
   bar.clear();
   facts.seconds = watch.seconds();
   facts.partial = stopped.has_value();
-  if (!stopped || !results.empty()) PIVOT_TRY_VOID(write_reports(command, facts, results));
+  if (!stopped || !results.empty())
+    PIVOT_TRY_VOID(
+        write_reports(command, recall::run_document(facts, results), recall::run_json(facts, results)));
   if (stopped && stopped->code == ErrorCode::kCancelled)
     return fail(ErrorCode::kCancelled, "stopped after {} of {} cases", results.size(), plan.cases.size());
   if (stopped) return fail(*std::move(stopped));

@@ -33,6 +33,7 @@ struct RecallCommand {
   std::int64_t probe_every = 0;
   bool attribute = false;
   bool every_variant = false;
+  std::string twin;
   std::string inject;
   // Of a server.
   std::string url;
@@ -55,6 +56,10 @@ struct RecallPlan {
 // tokens that the model takes; 0: unknown. Errors: kInvalidArgument, kContextOverflow, the text's.
 Result<RecallPlan> plan_recall(const RecallCommand& command, const Tokenizer& tokenizer,
                                std::int64_t context);
+
+// report.html and report.json in --out, if there is one, and what the report options ask for.
+Result<> write_reports(const RecallCommand& command, const report::Document& document,
+                       const std::string& json);
 
 // Asks one case.
 using AskFn = std::function<Result<recall::CaseResult>(const recall::Case&)>;

@@ -87,8 +87,7 @@ Result<> ServeRecall::start(server::Instance& instance, const std::string& model
   PIVOT_TRY(canary.text, read_text(options_.canary_text.empty() ? excerpt.string() : options_.canary_text));
   canary.tokenizer = &instance.tokenizer();
   canary.stop_tokens = std::move(stop_tokens);
-  const bool shipped = model == kEmbeddedModelName || model == kTallyModelName;
-  canary.wording = shipped ? recall::Wording::kNeedle : recall::Wording::kInstruct;
+  canary.wording = comes_with_pivot(model) ? recall::Wording::kNeedle : recall::Wording::kInstruct;
   canary.lengths = options_.canary_lengths;
   canary.max_share = options_.canary_share;
   canary.on_result = [&metrics = instance.metrics()](const recall::CanaryResult& result) {

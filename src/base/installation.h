@@ -12,6 +12,10 @@ namespace pivot {
 inline constexpr std::string_view kEmbeddedModelName = "embedded";
 // The MODEL argument that means "the small model whose answers need many entries at once" (models/tally).
 inline constexpr std::string_view kTallyModelName = "tally";
+// Whether a MODEL argument names one of them: they were trained on the sentences of the wording `needle`.
+inline bool comes_with_pivot(std::string_view model) {
+  return model == kEmbeddedModelName || model == kTallyModelName;
+}
 
 // The folder of the embedded model's checkpoint: ../share/pivot/needle seen from `executable_dir`. An
 // installation (PREFIX/bin, PREFIX/share) and a build tree (build/release/bin, build/release/share) have the

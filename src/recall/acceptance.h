@@ -39,14 +39,17 @@ struct AcceptanceSubject {
   std::filesystem::path vectors;             // folder of official API vectors; empty: none
   const CancelFlag* cancel = nullptr;
   std::function<void(const Check&)> on_check;  // as soon as it is done
+  ProgressFn on_progress;                      // tokens of the recall grid done and to do
 };
 
-// Runs every check; a check that cannot be made says why. Errors: kCancelled; everything else is a failed
-// check.
+// Runs every check, in the order of their numbers; a check that cannot be made says why. Errors: kCancelled;
+// everything else is a failed check.
 Result<std::vector<Check>> accept(const AcceptanceSubject& subject);
 
 bool accepted(const std::vector<Check>& checks);  // none failed
-report::Document acceptance_document(const std::string& model, const std::vector<Check>& checks);
+// `setting` says where and how the model ran: "on cpu, knobs: reference".
+report::Document acceptance_document(const std::string& model, const std::string& setting,
+                                     const std::vector<Check>& checks);
 std::string acceptance_json(const std::string& model, const std::vector<Check>& checks);
 
 }  // namespace pivot::recall

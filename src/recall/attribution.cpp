@@ -1,76 +1,142 @@
 #include "recall/attribution.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "engine/devices.h"
+#include "recall/exact_index.h"
 
 namespace pivot::recall {
 namespace {
 
-// Below this many points of 100 a difference is not worth a name even when it is significant.
-constexpr double kSmallestLoss = 0.02;
-constexpr double kSignificance = 0.05;
-// Share of a part's comparisons that may differ before the part is said to differ: rounding at a tie is not a
-// fault.
-constexpr double kTolerance = 0.02;
-constexpr std::int64_t kOddChunkTokens = 63;
+constexpr std::int32_t kLongStepTokens = 4096;
+constexpr std::int32_t kOddStepTokens = 63;
+
+std::string_view to_words(IndexPrecision format) {
+  return format == IndexPrecision::kFp4 ? "FP4" : format == IndexPrecision::kFp8 ? "FP8" : "BF16";
+}
+std::string_view to_words(ActQuant format) {
+  return format == ActQuant::kFp8 ? "FP8" : format == ActQuant::kNvfp4 ? "NVFP4" : "BF16";
+}
+
+std::int32_t own_topk(const AttributionSubject& subject) {
+  return subject.knobs.index_topk == kTopkFromCheckpoint
+             ? static_cast<std::int32_t>(subject.weights->config.index_topk)
+             : subject.knobs.index_topk;
+}
 
 std::vector<Variant> variants_of(const AttributionSubject& subject) {
   std::vector<Variant> variants;
-  const auto add = [&](std::string name, std::string rules, const auto& change) {
-    Variant variant{std::move(name),      std::move(rules), subject.knobs,
-                    subject.chunk_tokens, Path::kOneShot,   false};
-    change(variant);
-    // An alternative that is the subject itself would say nothing.
-    if (variant.knobs == subject.knobs && variant.chunk_tokens == subject.chunk_tokens &&
-        variant.path == Path::kOneShot && !variant.oracle)
-      return;
-    variants.push_back(std::move(variant));
+  const auto add = [&](Suspect suspect, std::string name, std::string cause) -> Variant& {
+    return variants.emplace_back(
+        Variant{std::move(name), std::move(cause), suspect, "", subject.knobs, subject.chunk_tokens});
   };
-  add("after a restore", "state saved and restored", [](Variant& v) { v.path = Path::kRestored; });
-  add("oracle back-end", "everything that the back-end computes", [](Variant& v) { v.oracle = true; });
-  add("all entries attended", "the indexer and its selection",
-      [](Variant& v) { v.knobs.index_topk = kTopkAll; });
-  add("index keys bf16", "the precision of index keys",
-      [](Variant& v) { v.knobs.index_keys = IndexPrecision::kBf16; });
-  add("index keys fp8", "the FP4 format of index keys",
-      [](Variant& v) { v.knobs.index_keys = IndexPrecision::kFp8; });
-  add("index keys fp4", "an index format that training did not see",
-      [](Variant& v) { v.knobs.index_keys = IndexPrecision::kFp4; });
-  const std::int32_t own = subject.knobs.index_topk == kTopkFromCheckpoint
-                               ? static_cast<std::int32_t>(subject.weights->config.index_topk)
-                               : subject.knobs.index_topk;
-  if (own > 0) {
-    add(fmt::format("index_topk {}", own * 2), "a selection that is too small",
-        [own](Variant& v) { v.knobs.index_topk = own * 2; });
-    add(fmt::format("index_topk {}", own * 4), "a selection that is too small",
-        [own](Variant& v) { v.knobs.index_topk = own * 4; });
+  const Knobs& own = subject.knobs;
+  add(Suspect::kRestore, "after a restore", "saving and restoring state");
+  add(Suspect::kBackend, "oracle back-end", "the back-end's arithmetic");
+  const std::int32_t topk = own_topk(subject);
+  if (topk > 0) {
+    Variant& all = add(Suspect::kSelection, "all entries attended",
+                       fmt::format("leaving entries out (index_topk {})", topk));
+    all.knobs.index_topk = kTopkAll;
+    all.setting = "index_topk=all";
+    const std::string_view format = to_words(own.index_keys);
+    add(Suspect::kExactIndex, "exact index", fmt::format("what the index rounds ({} keys)", format));
+    for (const IndexPrecision other : {IndexPrecision::kBf16, IndexPrecision::kFp8, IndexPrecision::kFp4}) {
+      if (other == own.index_keys) continue;
+      const std::string word = knob_value(
+          [&] {
+            Knobs knobs;
+            knobs.index_keys = other;
+            return knobs;
+          }(),
+          "index_keys");
+      Variant& keys =
+          add(Suspect::kKeyFormat, "index keys " + word, fmt::format("the {} format of index keys", format));
+      keys.knobs.index_keys = other;
+      keys.setting = "index_keys=" + word;
+    }
+    const auto add_topk = [&](Suspect suspect, std::int32_t count) {
+      if (count < 1) return;
+      Variant& sized = add(suspect, fmt::format("index_topk {}", count),
+                           fmt::format("too small an index_topk ({})", topk));
+      sized.knobs.index_topk = count;
+      sized.setting = fmt::format("index_topk={}", count);
+    };
+    add_topk(Suspect::kTopk, topk * 2);
+    add_topk(Suspect::kTopk, topk * 4);
+    if (subject.every_variant) {
+      add_topk(Suspect::kFewerTopk, topk / 2);
+      add_topk(Suspect::kFewerTopk, topk / 4);
+    }
   }
-  add("KV rows bf16", "the FP8 format of KV rows", [](Variant& v) { v.knobs.kv = KvPrecision::kBf16; });
-  add("expert inputs bf16", "the activation format of experts",
-      [](Variant& v) { v.knobs.expert_act = ActQuant::kBf16; });
-  add("long steps", "state carried between steps", [](Variant& v) { v.chunk_tokens = 4096; });
-  add("odd steps", "state carried between steps", [](Variant& v) { v.chunk_tokens = kOddChunkTokens; });
+  const bool fp8_rows = own.kv == KvPrecision::kFp8;
+  Variant& rows = add(Suspect::kRowFormat, fp8_rows ? "KV rows bf16" : "KV rows fp8",
+                      fmt::format("the {} format of KV rows", fp8_rows ? "FP8" : "BF16"));
+  rows.knobs.kv = fp8_rows ? KvPrecision::kBf16 : KvPrecision::kFp8;
+  rows.setting = fp8_rows ? "kv=bf16" : "kv=fp8";
+  const bool bf16_inputs = own.expert_act == ActQuant::kBf16;
+  Variant& inputs = add(Suspect::kExpertInput, bf16_inputs ? "expert inputs fp8" : "expert inputs bf16",
+                        fmt::format("the {} format of expert inputs", to_words(own.expert_act)));
+  inputs.knobs.expert_act = bf16_inputs ? ActQuant::kFp8 : ActQuant::kBf16;
+  inputs.setting = bf16_inputs ? "expert_act=fp8" : "expert_act=bf16";
+  if (subject.twin) add(Suspect::kExpertBytes, "twin checkpoint", "the expert bytes of this checkpoint");
+  for (const auto& [name, tokens] : {std::pair{"long steps", kLongStepTokens}, {"odd steps", kOddStepTokens}})
+    if (tokens != subject.chunk_tokens)
+      add(Suspect::kSteps, name, "the cutting of the prompt into steps").chunk_tokens = tokens;
   return variants;
 }
 
-struct Run {
+struct AttributionRun {
   std::vector<bool> right;
   std::array<AuditCount, kNumParts> audit{};
+  std::vector<LayerFidelity> fidelity;
 };
 
-Result<Run> run_cases(const AttributionSubject& subject, const std::vector<Case>& cases,
-                      const Variant& variant, bool audit, const std::function<void()>& step) {
+// Means over all queries of all cases.
+class FidelityMeans {
+ public:
+  void add(const std::vector<LayerFidelity>& layers) {
+    for (const LayerFidelity& f : layers) {
+      LayerFidelity& sum =
+          sums_.try_emplace(f.layer, LayerFidelity{f.layer, 0, 0, 0, 0, 0, 0, 1, -1, -1, 0}).first->second;
+      const auto n = static_cast<double>(f.queries);
+      sum.queries += f.queries, sum.limited += f.limited;
+      sum.overlap += n * f.overlap, sum.margin += static_cast<double>(f.limited) * f.margin;
+      sum.entry_mass += n * f.entry_mass, sum.total_mass += n * f.total_mass;
+      sum.worst_overlap = std::min(sum.worst_overlap, f.worst_overlap);
+      sum.fact_rank = std::max(sum.fact_rank, f.fact_rank);
+      sum.fact_exact_rank = std::max(sum.fact_exact_rank, f.fact_exact_rank);
+      sum.fact_selected += n * f.fact_selected;
+    }
+  }
+  std::vector<LayerFidelity> means() const {
+    std::vector<LayerFidelity> layers;
+    for (auto [index, f] : sums_) {
+      const auto n = static_cast<double>(std::max<std::int64_t>(1, f.queries));
+      f.overlap /= n, f.entry_mass /= n, f.total_mass /= n, f.fact_selected /= n;
+      f.margin /= static_cast<double>(std::max<std::int64_t>(1, f.limited));
+      layers.push_back(f);
+    }
+    return layers;
+  }
+
+ private:
+  std::map<std::int32_t, LayerFidelity> sums_;
+};
+
+Result<AttributionRun> run_cases(const AttributionSubject& subject, const std::vector<Case>& cases,
+                                 const Variant& variant, bool audit, const std::function<void()>& step) {
   std::int64_t longest = 0;
   for (const Case& test : cases)
     longest = std::max(longest, static_cast<std::int64_t>(test.prompt.size()) + test.answer_tokens + 320);
   SessionOptions options;
-  options.weights = subject.weights;
+  options.weights = variant.suspect == Suspect::kExpertBytes ? subject.twin : subject.weights;
   options.backend = subject.backend;
-  if (variant.oracle) {
+  if (variant.suspect == Suspect::kBackend) {
     PIVOT_TRY(options.backend, make_backend("cpu-reference", subject.num_threads));
   }
+  if (variant.suspect == Suspect::kExactIndex)
+    options.backend = std::make_shared<ExactIndex>(options.backend, subject.weights, subject.num_threads);
   std::shared_ptr<Probe> probe;
   if (audit) {
     ProbeOptions probe_options;
@@ -84,15 +150,19 @@ Result<Run> run_cases(const AttributionSubject& subject, const std::vector<Case>
   options.chunk_tokens =
       static_cast<std::int32_t>(std::min<std::int64_t>(variant.chunk_tokens, options.max_context));
   PIVOT_TRY(const auto session, Session::create(std::move(options)));
+  const Path path = variant.suspect == Suspect::kRestore ? Path::kRestored : Path::kOneShot;
   const CaseRunner runner{session.get(), subject.tokenizer, subject.stop_tokens,
-                          variant.path,  probe.get(),       subject.cancel};
-  Run run;
+                          path,          probe.get(),       subject.cancel};
+  AttributionRun run;
+  FidelityMeans fidelity;
   for (const Case& test : cases) {
     PIVOT_TRY(const CaseResult result, runner.run(test));
     run.right.push_back(result.score.exact);
+    fidelity.add(result.fidelity);
     step();
   }
   if (probe) run.audit = probe->audit();
+  run.fidelity = fidelity.means();
   return run;
 }
 
@@ -106,53 +176,15 @@ void add_counts(std::array<AuditCount, kNumParts>& sum, const std::array<AuditCo
   }
 }
 
-// Holm's step-down correction.
-void correct(std::vector<VariantResult>& variants) {
-  std::vector<VariantResult*> order;
-  for (VariantResult& v : variants)
-    if (v.unsupported.empty()) order.push_back(&v);
-  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return a->p < b->p; });
-  double least = 0;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    least = std::max(least, std::min(1.0, order[i]->p * static_cast<double>(order.size() - i)));
-    order[i]->p_holm = least;
-  }
-}
-
-bool gains(const VariantResult& v) {
-  return v.unsupported.empty() && v.variant.path == Path::kOneShot && v.p_holm < kSignificance &&
-         v.pairs.difference() >= kSmallestLoss;
-}
-
-bool differs(const AuditCount& count) {
-  return count.different > 0 &&
-         static_cast<double>(count.different) > kTolerance * static_cast<double>(count.checked);
-}
-
-// A restored sequence is compared with the subject's own one-shot run.
-const VariantResult* restored_loss(const Attribution& evidence) {
-  for (const VariantResult& v : evidence.variants)
-    if (v.unsupported.empty() && v.variant.path == Path::kRestored && v.p_holm < kSignificance &&
-        v.pairs.difference() <= -kSmallestLoss)
-      return &v;
-  return nullptr;
-}
-
 // Whether running this alternative, too, could not change the verdict. The restored run is always made: it
 // has faults of its own.
 bool is_settled(const Attribution& so_far, const Variant& next) {
-  if (next.path == Path::kRestored) return false;
+  if (next.suspect == Suspect::kRestore) return false;
   if (so_far.right == so_far.cases) return true;  // nothing to get back
   const bool part = std::any_of(so_far.audit.begin(), so_far.audit.end(), differs);
-  return part && std::any_of(so_far.variants.begin(), so_far.variants.end(),
-                             [](const VariantResult& v) { return v.variant.oracle && gains(v); });
-}
-
-std::string confidence(double p) { return p < 1e-4 ? "p < 0.0001" : fmt::format("p = {:.4f}", p); }
-
-std::string rule_out(const VariantResult& v) {
-  return fmt::format("{} ({}): {:+.1f} points [{:+.1f}, {:+.1f}], {}", v.variant.rules, v.variant.name,
-                     100 * v.pairs.difference(), 100 * v.gain.low, 100 * v.gain.high, confidence(v.p));
+  return part && std::any_of(so_far.variants.begin(), so_far.variants.end(), [](const VariantResult& v) {
+           return v.variant.suspect == Suspect::kBackend && gets_answers_back(v);
+         });
 }
 
 }  // namespace
@@ -163,6 +195,7 @@ Result<Attribution> attribute(const AttributionSubject& subject, const std::vect
                 "there is no case to attribute; give lengths, depths and samples");
   Attribution attribution;
   attribution.cases = static_cast<std::int64_t>(cases.size());
+  attribution.index_topk = own_topk(subject);
   const std::vector<Variant> variants = variants_of(subject);
   const auto total = static_cast<std::int64_t>((variants.size() + 1) * cases.size());
   std::int64_t done = 0;
@@ -170,20 +203,28 @@ Result<Attribution> attribute(const AttributionSubject& subject, const std::vect
     ++done;
     if (subject.on_progress) subject.on_progress(done, total);
   };
-  const Variant own{"as it is", "", subject.knobs, subject.chunk_tokens, Path::kOneShot, false};
-  PIVOT_TRY(const Run base, run_cases(subject, cases, own, /*audit=*/true, step));
+  const Variant own{"as it is", "", Suspect::kSteps, "", subject.knobs, subject.chunk_tokens};
+  PIVOT_TRY(const AttributionRun base, run_cases(subject, cases, own, /*audit=*/true, step));
   attribution.audit = base.audit;
+  attribution.fidelity = base.fidelity;
   attribution.right = std::count(base.right.begin(), base.right.end(), true);
   for (const Variant& variant : variants) {
+    if (!attribution.unreached.empty()) {
+      attribution.unreached.push_back(variant.name);
+      continue;
+    }
     if (!subject.every_variant && is_settled(attribution, variant)) {
       ++attribution.skipped;
       continue;
     }
     VariantResult result;
     result.variant = variant;
-    const bool restored = variant.path == Path::kRestored;
+    const bool restored = variant.suspect == Suspect::kRestore;
     auto run = run_cases(subject, cases, variant, /*audit=*/restored, step);
-    if (!run && run.error().code == ErrorCode::kCancelled) return fail(std::move(run).error());
+    if (!run && run.error().code == ErrorCode::kCancelled) {
+      attribution.unreached.push_back(variant.name);
+      continue;
+    }
     if (!run) {
       result.unsupported = run.error().to_string();
       attribution.variants.push_back(std::move(result));
@@ -200,103 +241,9 @@ Result<Attribution> attribute(const AttributionSubject& subject, const std::vect
     }
     attribution.variants.push_back(std::move(result));
   }
-  correct(attribution.variants);
+  correct_for_number(attribution.variants);
   attribution.verdict = judge(attribution);
   return attribution;
-}
-
-Verdict judge(const Attribution& evidence) {
-  Verdict verdict;
-  const VariantResult* oracle = nullptr;
-  const VariantResult* best = nullptr;
-  for (const VariantResult& v : evidence.variants) {
-    if (v.variant.oracle && v.unsupported.empty()) oracle = &v;
-    if (gains(v) && (best == nullptr || v.pairs.difference() > best->pairs.difference())) best = &v;
-  }
-  const VariantResult* restored = restored_loss(evidence);
-  const bool oracle_gains = oracle != nullptr && gains(*oracle);
-
-  // The earliest part in the order of computation that differs is the cause of those behind it.
-  std::optional<Part> part;
-  for (int i = 0; i < kNumParts && !part; ++i)
-    if (differs(evidence.audit[static_cast<std::size_t>(i)])) part = static_cast<Part>(i);
-  const auto loses = [&](const VariantResult& v, double sign) {
-    verdict.points_lost = 100 * sign * v.pairs.difference();
-    verdict.points = sign > 0 ? Interval{100 * v.gain.low, 100 * v.gain.high}
-                              : Interval{-100 * v.gain.high, -100 * v.gain.low};
-    verdict.p = v.p_holm;
-  };
-  for (const VariantResult& v : evidence.variants)
-    if (v.unsupported.empty() && !gains(v) && &v != restored) verdict.ruled_out.push_back(rule_out(v));
-  for (int i = 0; i < kNumParts; ++i) {
-    const AuditCount& count = evidence.audit[static_cast<std::size_t>(i)];
-    if (count.checked > 0 && !differs(count))
-      verdict.ruled_out.push_back(fmt::format("{}: agrees with the oracle in {} of {} comparisons",
-                                              to_string(static_cast<Part>(i)),
-                                              count.checked - count.different, count.checked));
-  }
-
-  const bool by_restore = part && (*part == Part::kCompressorRestore || *part == Part::kWindowRestore);
-  const VariantResult* loss = by_restore ? restored : (oracle_gains ? oracle : best);
-  if (part) {
-    const AuditCount& count = evidence.audit[static_cast<std::size_t>(*part)];
-    verdict.part = *part;
-    verdict.component = std::string(to_string(*part));
-    const std::string where = fmt::format(
-        "it differs from the oracle in {} of {} comparisons, first in layer {}, relative difference up to "
-        "{:.2g}",
-        count.different, count.checked, count.layer, count.worst);
-    if (loss != nullptr) {
-      loses(*loss, by_restore ? -1 : 1);
-      verdict.kind = VerdictKind::kPart;
-      verdict.sentence = fmt::format(
-          "{}: costs {:.0f} of 100 points [{:.0f}, {:.0f}] ({}; {} answers {} of {} cases); {}.",
-          verdict.component, verdict.points_lost, verdict.points.low, verdict.points.high,
-          confidence(verdict.p), by_restore ? "a sequence that never went back" : loss->variant.name,
-          by_restore ? evidence.right : loss->right, evidence.cases, where);
-    } else {
-      verdict.kind = VerdictKind::kHarmless;
-      verdict.sentence = fmt::format(
-          "{}: faulty, but no loss of answers on these {} cases can be laid at it: {}. Try lengths and "
-          "tasks that need it.",
-          verdict.component, evidence.cases, where);
-    }
-  } else if (oracle_gains) {
-    loses(*oracle, 1);
-    verdict.kind = VerdictKind::kUnexplained;
-    verdict.component = "the back-end";
-    verdict.sentence = fmt::format(
-        "the back-end loses {:.0f} of 100 points [{:.0f}, {:.0f}] against the oracle ({}), and none of the "
-        "parts that the audit compares differs: look at what it does not compare (attention, router, head).",
-        verdict.points_lost, verdict.points.low, verdict.points.high, confidence(verdict.p));
-  } else if (best != nullptr) {
-    loses(*best, 1);
-    verdict.kind = VerdictKind::kSetting;
-    verdict.component = best->variant.rules;
-    verdict.sentence = fmt::format(
-        "{} costs {:.0f} of 100 points [{:.0f}, {:.0f}] ({}): with \"{}\" {} of {} cases are right instead "
-        "of {}. Every part agrees with the oracle, so this is the setting's doing and no fault.",
-        verdict.component, verdict.points_lost, verdict.points.low, verdict.points.high,
-        confidence(verdict.p), best->variant.name, best->right, evidence.cases, evidence.right);
-  } else if (evidence.right == evidence.cases) {
-    verdict.sentence = fmt::format(
-        "no loss attributable: all {} cases are right, no alternative differs significantly, and every part "
-        "agrees with the oracle.",
-        evidence.cases);
-  } else {
-    const auto wrong = evidence.cases - evidence.right;
-    const bool few = wrong < 6;  // fewer discordant pairs than 6 cannot reach p < 0.05 two-sided
-    verdict.kind = few ? VerdictKind::kClean : VerdictKind::kModel;
-    verdict.sentence = few ? fmt::format(
-                                 "no loss attributable: {} of {} cases are wrong, too few to lay at "
-                                 "anything; every part agrees with the oracle.",
-                                 wrong, evidence.cases)
-                           : fmt::format(
-                                 "{} of {} cases are wrong whatever is changed, on the oracle too: the loss "
-                                 "is the model's (or the task's), not this engine's or a setting's.",
-                                 wrong, evidence.cases);
-  }
-  return verdict;
 }
 
 }  // namespace pivot::recall

@@ -26,33 +26,93 @@ std::string_view to_string(VerdictKind kind) {
   return "";
 }
 
+report::Tone tone_of(VerdictKind kind) {
+  switch (kind) {
+    case VerdictKind::kClean:
+      return report::Tone::kGood;
+    case VerdictKind::kSetting:
+    case VerdictKind::kModel:
+      return report::Tone::kWarning;
+    case VerdictKind::kPart:
+    case VerdictKind::kHarmless:
+    case VerdictKind::kUnexplained:
+      break;
+  }
+  return report::Tone::kBad;
+}
+
+std::string_view to_string(Suspect suspect) {
+  static constexpr std::string_view kNames[] = {"restore",      "backend",      "selection",  "exact index",
+                                                "key format",   "topk",         "fewer topk", "row format",
+                                                "expert input", "expert bytes", "steps"};
+  return kNames[static_cast<std::size_t>(suspect)];
+}
+
+void add_list(report::Document& document, const std::string& heading, const std::vector<std::string>& lines) {
+  if (lines.empty()) return;
+  document.heading(heading);
+  report::Items items;
+  for (const std::string& line : lines) items.items.push_back({"", line, "", report::Tone::kPlain});
+  document.add(std::move(items));
+}
+
+// The selection as it is, against an exact index and against the attention itself.
+void add_selection(report::Document& document, const Attribution& a) {
+  report::Table table;
+  table.caption = "The selection as it is: agreement with an exact index, and attention that it keeps";
+  table.columns = {{"layer", Align::kRight},
+                   {"queries", Align::kRight},
+                   {"overlap", Align::kRight},
+                   {"of entries' attention", Align::kRight},
+                   {"of all attention", Align::kRight},
+                   {"fact selected", Align::kRight}};
+  for (const LayerFidelity& f : a.fidelity)
+    if (f.limited > 0)
+      table.rows.push_back({std::to_string(f.layer), report::format_count(f.queries),
+                            fmt::format("{:.3f}", f.overlap), fmt::format("{:.3f}", f.entry_mass),
+                            fmt::format("{:.3f}", f.total_mass), fmt::format("{:.3f}", f.fact_selected)});
+  if (!table.rows.empty()) document.add(std::move(table));
+}
+
 }  // namespace
 
 report::Document attribution_document(const RunFacts& facts, const Attribution& a) {
   report::Document document;
   document.title = fmt::format("Where {} loses recall", facts.model);
   document.subtitle = fmt::format("{} cases on {}, knobs: {}", a.cases, facts.device, facts.knobs);
-  const bool bad = a.verdict.kind != VerdictKind::kClean;
+  if (!a.unreached.empty())
+    document.paragraph(
+        fmt::format("PARTIAL: stopped before {} of {} alternatives; the verdict is of the others.",
+                    a.unreached.size(),
+                    a.unreached.size() + a.variants.size() + static_cast<std::size_t>(a.skipped)),
+        report::Tone::kWarning);
   document.heading("Verdict");
-  document.paragraph(a.verdict.sentence, bad ? report::Tone::kBad : report::Tone::kGood);
+  document.paragraph(a.verdict.sentence, tone_of(a.verdict.kind));
+  if (!a.verdict.advice.empty()) document.paragraph(a.verdict.advice);
+  add_list(document, "What it rests on", a.verdict.evidence);
+  add_list(document, "Ruled out", a.verdict.ruled_out);
+  add_list(document, "Not settled", a.verdict.open);
+  document.heading("Alternatives");
   report::Table table;
-  table.caption = fmt::format("The same {} cases; as it is: {} right", a.cases, a.right);
+  table.caption = fmt::format("The same {} cases; as it is, {} are right", a.cases, a.right);
   table.columns = {{"alternative"},
                    {"right", Align::kRight},
-                   {"only now right", Align::kRight},
-                   {"only before right", Align::kRight},
+                   {"only now", Align::kRight},
+                   {"only before", Align::kRight},
                    {"points  [95 %]", Align::kRight},
+                   {"p", Align::kRight},
                    {"p (Holm)", Align::kRight}};
   for (const VariantResult& v : a.variants) {
     if (!v.unsupported.empty()) {
       table.rows.push_back({v.variant.name, {"not run: " + v.unsupported, report::Tone::kMuted}});
       continue;
     }
+    const bool tried = v.variant.suspect != Suspect::kFewerTopk;
     table.rows.push_back({v.variant.name, std::to_string(v.right), std::to_string(v.pairs.only_second),
                           std::to_string(v.pairs.only_first),
                           fmt::format("{:+.1f}  [{:+.1f}, {:+.1f}]", 100 * v.pairs.difference(),
                                       100 * v.gain.low, 100 * v.gain.high),
-                          fmt::format("{:.4f}", v.p_holm)});
+                          fmt::format("{:.4f}", v.p), tried ? fmt::format("{:.4f}", v.p_holm) : ""});
   }
   document.add(std::move(table));
   if (a.skipped > 0)
@@ -61,6 +121,7 @@ report::Document attribution_document(const RunFacts& facts, const Attribution& 
                     a.right == a.cases ? "every answer is right, so none can get one back."
                                        : "the cause is settled."),
         report::Tone::kMuted);
+  document.heading("Parts");
   report::Table parts;
   parts.caption = "Each part against the oracle, on the same activations";
   parts.columns = {{"part"},
@@ -74,16 +135,12 @@ report::Document attribution_document(const RunFacts& facts, const Attribution& 
     parts.rows.push_back(
         {std::string(recall::to_string(static_cast<Part>(i))),
          report::format_count(c.checked),
-         {report::format_count(c.different), c.different > 0 ? report::Tone::kBad : report::Tone::kPlain},
-         report::format_number(c.worst),
+         {report::format_count(c.different), differs(c) ? report::Tone::kBad : report::Tone::kPlain},
+         fmt::format("{:.3f}", c.worst),
          c.different > 0 ? fmt::format("layer {}, at {}", c.layer, c.position) : ""});
   }
   document.add(std::move(parts));
-  document.heading("Ruled out");
-  report::Items items;
-  for (const std::string& line : a.verdict.ruled_out)
-    items.items.push_back({"", line, "", report::Tone::kPlain});
-  document.add(std::move(items));
+  add_selection(document, a);
   document.paragraph(
       "McNemar's exact test on the same cases, Holm's correction over the alternatives, Newcombe's paired "
       "intervals. Ruled out means: no significant gain on these cases; the interval says how large a gain "
@@ -100,13 +157,23 @@ std::string attribution_json(const RunFacts& facts, const Attribution& a) {
   json["right"] = a.right;
   json["restored_right"] = a.restored_right;
   json["alternatives_not_needed"] = a.skipped;
-  json["verdict"] = {{"kind", to_string(a.verdict.kind)},    {"component", a.verdict.component},
-                     {"points_lost", a.verdict.points_lost}, {"low", a.verdict.points.low},
-                     {"high", a.verdict.points.high},        {"p", a.verdict.p},
-                     {"sentence", a.verdict.sentence},       {"ruled_out", a.verdict.ruled_out}};
+  json["partial"] = !a.unreached.empty();
+  json["alternatives_not_reached"] = a.unreached;
+  json["verdict"] = {{"kind", to_string(a.verdict.kind)},
+                     {"component", a.verdict.component},
+                     {"points_lost", a.verdict.points_lost},
+                     {"low", a.verdict.points.low},
+                     {"high", a.verdict.points.high},
+                     {"p", a.verdict.p},
+                     {"sentence", a.verdict.sentence},
+                     {"advice", a.verdict.advice},
+                     {"evidence", a.verdict.evidence},
+                     {"ruled_out", a.verdict.ruled_out},
+                     {"open", a.verdict.open}};
   json["alternatives"] = nlohmann::ordered_json::array();
   for (const VariantResult& v : a.variants)
     json["alternatives"].push_back({{"name", v.variant.name},
+                                    {"suspect", to_string(v.variant.suspect)},
                                     {"knobs", describe(v.variant.knobs)},
                                     {"not_run", v.unsupported},
                                     {"right", v.right},
@@ -126,6 +193,15 @@ std::string attribution_json(const RunFacts& facts, const Attribution& a) {
                              {"layer", c.layer},
                              {"at", c.position}});
   }
+  json["selection"] = nlohmann::ordered_json::array();
+  for (const LayerFidelity& f : a.fidelity)
+    json["selection"].push_back({{"layer", f.layer},
+                                 {"queries", f.queries},
+                                 {"limited", f.limited},
+                                 {"overlap", f.overlap},
+                                 {"entry_mass", f.entry_mass},
+                                 {"total_mass", f.total_mass},
+                                 {"fact_selected", f.fact_selected}});
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -86,6 +86,35 @@ std::vector<float> CompressorHistory::entry(const CompressorWeights& weights,
   return row;
 }
 
+void IndexShadow::advance(const IndexerWeights& weights, const std::vector<float>& frequencies,
+                          const ModelConfig& config, const SequenceSpan& span, const LinearInput& x,
+                          ThreadPool& pool) {
+  const std::int64_t first = span.start_position / 4, last = (span.start_position + span.num_tokens) / 4;
+  history.advance(weights.compressor, frequencies, config, span, x, pool);
+  keys.resize(static_cast<std::size_t>(last * config.index_head_dim));
+  for (std::int64_t j = first; j < last; ++j) {
+    std::vector<float> key =
+        history.entry(weights.compressor, frequencies, config, j, Rounding(Activations::kF32));
+    hadamard(key);
+    std::copy(key.begin(), key.end(), keys.begin() + j * config.index_head_dim);
+  }
+  head_weights = linear(weights.weights_proj, x, pool);
+  const double scale = 1 / std::sqrt(static_cast<double>(config.index_head_dim * config.index_n_heads));
+  for (float& value : head_weights) value = static_cast<float>(value * scale);
+}
+
+void finish_index_query(const ModelConfig& config, const std::vector<float>& frequencies,
+                        std::int32_t position, Rounding round, float* query) {
+  const std::int64_t rope = config.qk_rope_head_dim, dim = config.index_head_dim;
+  const RopeAngles angles(frequencies.data(), rope / 2, position);
+  for (std::int64_t h = 0; h < config.index_n_heads; ++h) {
+    float* head = query + h * dim;
+    rotate(head + dim - rope, angles, false, round);
+    hadamard({head, static_cast<std::size_t>(dim)});
+    round.apply(head, dim);
+  }
+}
+
 void Probe::audit_states(const LayerContext& layer, const SequenceSpan& span, const LatentParams& p) {
   Layer& shadow = *layers_[static_cast<std::size_t>(layer.layer)];
   // What a restore lost stays in the rings for a while: until the sequence starts anew, differences are the
@@ -114,7 +143,7 @@ void Probe::audit_states(const LayerContext& layer, const SequenceSpan& span, co
     }
   };
   compare(shadow.main, p.cache.compressor);
-  if (layer.ratio == 4) compare(shadow.index, p.cache.index_compressor);
+  if (layer.ratio == 4) compare(shadow.index.history, p.cache.index_compressor);
 }
 
 void Probe::audit_rows(const LayerContext& layer, const Knobs& knobs, const SequenceSpan& span,
@@ -169,7 +198,8 @@ void Probe::audit_rows(const LayerContext& layer, const Knobs& knobs, const Sequ
         difference_up_to_scales(std::span(stored).first(nope), std::span(row).first(nope), 64) < kRowLimit;
     note(scales ? Part::kEntryScales : Part::kEntryRows, layer.layer, j, values, kRowLimit);
     if (layer.ratio != 4) continue;
-    std::vector<float> key = shadow.index.entry(weights.indexer->compressor, frequencies, config, j, round);
+    std::vector<float> key =
+        shadow.index.history.entry(weights.indexer->compressor, frequencies, config, j, round);
     hadamard(key);
     round.apply(key.data(), static_cast<std::int64_t>(key.size()));
     audit_key(knobs, layer.layer, j, std::move(key),

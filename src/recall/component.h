@@ -27,7 +27,9 @@ enum class Part : std::uint8_t {
 };
 inline constexpr int kNumParts = 16;
 
-// "index keys: rotation".
+// "Hadamard rotation of index keys".
 std::string_view to_string(Part part);
+// What a difference from the oracle in this part means, and where to look: half a sentence.
+std::string_view symptom(Part part);
 
 }  // namespace pivot::recall

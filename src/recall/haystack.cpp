@@ -44,7 +44,7 @@ Result<Haystack> Haystack::create(std::string_view text, const Tokenizer& tokeni
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.empty()) continue;
     haystack.starts_.push_back(haystack.tokens());
-    const std::vector<TokenId> ids = tokenizer.encode(" " + std::string(line));
+    const std::vector<TokenId> ids = tokenizer.encode(fmt::format(" {}", line));
     haystack.ids_.insert(haystack.ids_.end(), ids.begin(), ids.end());
   }
   if (haystack.tokens() < kFewestTokens || haystack.units() < kFewestUnits)

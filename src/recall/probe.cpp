@@ -90,21 +90,7 @@ void Probe::latent(const LayerContext& layer, const Knobs& knobs, const StepBatc
   const std::vector<float> x =
       read_acts(inner(), p.x, 0, std::int64_t{batch.num_tokens} * config.hidden_size);
   const LinearInput input = plain_input(x.data(), batch.num_tokens, config.hidden_size);
-  if (layer.ratio == 4) {
-    shadow.index.advance(weights.indexer->compressor, rope_compress_, config, span, input, pool_);
-    shadow.keys.resize(
-        static_cast<std::size_t>((span.start_position + span.num_tokens) / 4 * config.index_head_dim));
-    for (std::int64_t j = span.start_position / 4; j < (span.start_position + span.num_tokens) / 4; ++j) {
-      std::vector<float> key = shadow.index.entry(weights.indexer->compressor, rope_compress_, config, j,
-                                                  Rounding(Activations::kF32));
-      hadamard(key);
-      std::copy(key.begin(), key.end(), shadow.keys.begin() + j * config.index_head_dim);
-    }
-    const std::vector<float> w = linear(weights.indexer->weights_proj, input, pool_);
-    shadow.head_weights = w;
-    const double scale = 1 / std::sqrt(static_cast<double>(config.index_head_dim * config.index_n_heads));
-    for (float& value : shadow.head_weights) value = static_cast<float>(value * scale);
-  }
+  if (layer.ratio == 4) shadow.index.advance(*weights.indexer, rope_compress_, config, span, input, pool_);
   if (options_.audit) {
     if (layer.ratio != 0)
       shadow.main.advance(*weights.compressor, rope_compress_, config, span, input, pool_);
@@ -124,29 +110,19 @@ void Probe::query(const LayerContext& layer, const Knobs& knobs, const StepBatch
   shadow.queries.clear();
   const Matrix& wq_b = weights_->layers[static_cast<std::size_t>(layer.layer)].attn.indexer->wq_b;
   const std::int64_t width = config.index_n_heads * config.index_head_dim;
-  const std::int64_t rope = config.qk_rope_head_dim;
   for (std::int32_t t = 0; t < span.num_tokens; ++t) {
     const std::int32_t position = span.start_position + t;
     const bool audited = options_.audit && t == span.num_tokens - 1;
     if (!measures(position) && !audited) continue;
     const std::vector<float> qr =
         read_acts(inner(), p.qr, std::int64_t{t} * config.q_lora_rank, config.q_lora_rank);
-    const auto finish = [&](std::vector<float>& q, Rounding round) {
-      const RopeAngles angles(rope_compress_.data(), rope / 2, position);
-      for (std::int64_t h = 0; h < config.index_n_heads; ++h) {
-        float* head = q.data() + h * config.index_head_dim;
-        rotate(head + config.index_head_dim - rope, angles, false, round);
-        hadamard({head, static_cast<std::size_t>(config.index_head_dim)});
-        round.apply(head, config.index_head_dim);
-      }
-    };
     std::vector<float> q = linear(wq_b, plain_input(qr.data(), 1, config.q_lora_rank), pool_);
-    finish(q, Rounding(Activations::kF32));
+    finish_index_query(config, rope_compress_, position, Rounding(Activations::kF32), q.data());
     if (audited) {
       const Rounding round(knobs.activations);
       std::vector<float> wanted =
           linear(wq_b, linear_input(wq_b, knobs.dense_act, qr.data(), 1, config.q_lora_rank), round, pool_);
-      finish(wanted, round);
+      finish_index_query(config, rope_compress_, position, round, wanted.data());
       for (std::int64_t h = 0; h < config.index_n_heads; ++h)
         round_key(wanted.data() + h * config.index_head_dim, config.index_head_dim, knobs.index_keys);
       const std::vector<float> found = read_acts(inner(), p.index_q, std::int64_t{t} * width, width);
@@ -195,8 +171,8 @@ void Probe::measure(const LayerContext& layer, const SequenceSpan& span, std::in
   };
   const auto exact_query = std::find_if(shadow.queries.begin(), shadow.queries.end(),
                                         [&](const auto& q) { return q.first == token; });
-  const std::vector<float> exact =
-      scores_of(exact_query->second.data(), shadow.head_weights.data() + token * heads, shadow.keys);
+  const std::vector<float> exact = scores_of(
+      exact_query->second.data(), shadow.index.head_weights.data() + token * heads, shadow.index.keys);
   const std::vector<float> q = read_acts(inner(), index_q_, std::int64_t{token} * heads * dim, heads * dim);
   const std::vector<float> w = read_floats(inner(), index_weights_, std::int64_t{token} * heads, heads);
   const std::vector<float> actual = scores_of(q.data(), w.data(), keys);

@@ -28,11 +28,23 @@ struct CompressorHistory {
                            const ModelConfig& config, std::int64_t j, reference::Rounding round) const;
 };
 
+// An index that rounds nothing, grown with a sequence from the attention inputs of its steps.
+struct IndexShadow {
+  CompressorHistory history;
+  std::vector<float> keys;          // [entry][Di], rotated and turned (specification 2.6 steps 2-3)
+  std::vector<float> head_weights;  // of the running step, both scale factors included: [T][Hi]
+
+  void advance(const IndexerWeights& weights, const std::vector<float>& frequencies,
+               const ModelConfig& config, const SequenceSpan& span, const reference::LinearInput& x,
+               ThreadPool& pool);
+};
+// Rotary embedding and Hadamard rotation of one token's index queries [Hi][Di], in place.
+void finish_index_query(const ModelConfig& config, const std::vector<float>& frequencies,
+                        std::int32_t position, reference::Rounding round, float* query);
+
 struct Probe::Layer {
-  CompressorHistory index;          // ratio 4
-  CompressorHistory main;           // audit
-  std::vector<float> keys;          // exact: [entry][index_head_dim]
-  std::vector<float> head_weights;  // exact, of the running step: [T][Hi]
+  IndexShadow index;       // ratio 4
+  CompressorHistory main;  // audit
   std::vector<std::pair<std::int32_t, std::vector<float>>>
       queries;             // exact, of the running step: token, [Hi][Di]
   std::vector<float> raw;  // audit: [position][head_dim], as latent() handed them to attention

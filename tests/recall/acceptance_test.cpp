@@ -40,7 +40,7 @@ TEST(Acceptance, AcceptsTheEmbeddedModel) {
   // Every number of specification section 10 is there, run or with a reason.
   std::string numbers;
   for (const Check& check : checks) {
-    numbers += "," + check.number;
+    numbers += fmt::format(",{}", check.number);
     EXPECT_NE(check.detail, "") << check.name;
     EXPECT_NE(check.outcome, Outcome::kFail) << check.name << ": " << check.detail;
   }

@@ -49,9 +49,12 @@ TEST(Attribution, RunsWhatCannotMatterOnlyWhenAsked) {
   EXPECT_EQ(lean.variants.size(), 1u);  // after a restore
   EXPECT_GT(lean.skipped, 5);
   subject.every_variant = true;
+  subject.twin = subject.weights;
   const Attribution full = attribute(subject, few).value();
   EXPECT_EQ(full.skipped, 0);
-  EXPECT_EQ(full.variants.size(), lean.variants.size() + static_cast<std::size_t>(lean.skipped));
+  // The twin, and half and a quarter of index_topk, besides.
+  EXPECT_EQ(full.variants.size(), lean.variants.size() + static_cast<std::size_t>(lean.skipped) + 3);
+  for (const VariantResult& v : full.variants) EXPECT_EQ(v.unsupported, "") << v.variant.name;
   EXPECT_EQ(full.verdict.kind, lean.verdict.kind);
 }
 

@@ -5,6 +5,7 @@
 
 #include "engine/devices.h"
 #include "recall/embedded.h"
+#include "recall/exact_index.h"
 
 namespace pivot::recall {
 namespace {
@@ -15,14 +16,17 @@ struct Measured {
   std::array<AuditCount, kNumParts> audit{};
 };
 
-Measured measure(const std::vector<std::string>& assignments, bool audit, std::int32_t chunk_tokens = 0) {
+Measured measure(const std::vector<std::string>& assignments, bool audit, std::int32_t chunk_tokens = 0,
+                 bool exact_index = false) {
   const std::vector<Case> cases = embedded_cases({{Task::kSingle}, {600}, {0.4}, {1}, 4, 1, 11});
   const AttributionSubject subject = embedded_subject();
   ProbeOptions options;
   options.audit = audit;
   options.sample_every = 50;
   options.num_threads = 2;
-  const auto probe = std::make_shared<Probe>(subject.backend, subject.weights, options);
+  const std::shared_ptr<Backend> backend =
+      exact_index ? std::make_shared<ExactIndex>(subject.backend, subject.weights, 2) : subject.backend;
+  const auto probe = std::make_shared<Probe>(backend, subject.weights, options);
   SessionOptions session_options;
   session_options.weights = subject.weights;
   session_options.backend = probe;
@@ -92,6 +96,21 @@ TEST(Probe, AuditOfARightEngineFindsNothing) {
     EXPECT_GT(measured.audit[static_cast<std::size_t>(Part::kWindowCarry)].checked, 0);
     EXPECT_GT(measured.audit[static_cast<std::size_t>(Part::kTopkCandidates)].checked, 0);
   }
+}
+
+TEST(ExactIndex, SelectsWhatAnIndexWithoutRoundingWould) {
+  // Few entries and odd steps, so that every query is a choice and state goes from step to step.
+  const std::vector<std::string> few = {"index_topk=8"};
+  const Measured coarse = measure(few, false, 63), exact = measure(few, false, 63, /*exact_index=*/true);
+  ASSERT_FALSE(exact.queries.empty());
+  double least = 1;
+  for (const QueryFidelity& query : coarse.queries) least = std::min(least, query.overlap);
+  EXPECT_LT(least, 1);
+  for (const QueryFidelity& query : exact.queries) {
+    EXPECT_EQ(query.overlap, 1) << query.layer << " at " << query.position;
+    EXPECT_EQ(query.selected, std::min<std::int64_t>(8, query.visible));
+  }
+  EXPECT_TRUE(exact.result.score.exact) << exact.result.answer;
 }
 
 TEST(Probe, ChangesNothing) {

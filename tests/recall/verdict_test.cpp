@@ -6,10 +6,12 @@
 namespace pivot::recall {
 namespace {
 
-VariantResult variant(const std::string& name, PairedCounts pairs, double p_holm) {
+VariantResult variant(const std::string& name, PairedCounts pairs, double p_holm,
+                      Suspect suspect = Suspect::kRowFormat) {
   VariantResult v;
   v.variant.name = name;
-  v.variant.rules = "what " + name + " shows";
+  v.variant.cause = "what " + name + " shows";
+  v.variant.suspect = suspect;
   v.pairs = pairs;
   v.cases = pairs.total();
   v.right = pairs.both_right + pairs.only_second;
@@ -31,7 +33,7 @@ TEST(Verdict, CleanRunsAreNotAccused) {
   Attribution a = evidence(40);
   a.variants = {variant("all entries", {40, 0, 0, 0}, 1)};
   EXPECT_EQ(judge(a).kind, VerdictKind::kClean);
-  EXPECT_NE(judge(a).sentence.find("no loss attributable"), std::string::npos);
+  EXPECT_NE(judge(a).sentence.find("No loss"), std::string::npos);
   EXPECT_FALSE(judge(a).ruled_out.empty());
   a.right = 37;  // three wrong answers are too few to lay at anything
   a.variants = {variant("all entries", {37, 0, 0, 3}, 0.25)};
@@ -40,18 +42,71 @@ TEST(Verdict, CleanRunsAreNotAccused) {
 
 TEST(Verdict, ASettingIsNamedWhereEveryPartAgrees) {
   Attribution a = evidence(20);
-  a.variants = {variant("all entries", {20, 0, 0, 20}, 1e-5), variant("kv", {20, 20, 0, 0}, 1)};
+  a.variants = {variant("kv bf16", {20, 0, 0, 20}, 1e-5),
+                variant("experts", {20, 20, 0, 0}, 1, Suspect::kExpertInput)};
   const Verdict verdict = judge(a);
   EXPECT_EQ(verdict.kind, VerdictKind::kSetting);
-  EXPECT_EQ(verdict.component, "what all entries shows");
+  EXPECT_EQ(verdict.component, "what kv bf16 shows");
   EXPECT_DOUBLE_EQ(verdict.points_lost, 50);
+  EXPECT_EQ(verdict.evidence.size(), 1u);
+  EXPECT_NE(verdict.ruled_out.front().find("what experts shows"), std::string::npos);
+}
+
+// What only more entries mend is their number; what as many entries of a finer index mend is its precision;
+// what neither mends, though all entries do, is how the model ranks them.
+TEST(Verdict, TellsTooFewEntriesFromTooCoarseAnIndex) {
+  Attribution a = evidence(20);
+  const PairedCounts nothing{20, 20, 0, 0}, much{20, 0, 0, 20};
+  const auto with = [&](PairedCounts exact, PairedCounts keys, PairedCounts topk) {
+    const auto p = [](const PairedCounts& pairs) { return pairs.only_second > 0 ? 1e-5 : 1.0; };
+    a.variants = {variant("all", much, 1e-5, Suspect::kSelection),
+                  variant("exact", exact, p(exact), Suspect::kExactIndex),
+                  variant("keys", keys, p(keys), Suspect::kKeyFormat),
+                  variant("topk 16", {20, 17, 0, 3}, 0.5, Suspect::kTopk),
+                  variant("topk 32", topk, p(topk), Suspect::kTopk)};
+    a.variants[4].variant.setting = "index_topk=32";
+    a.variants[3].p = 0.03;  // alone; not among so many
+    return judge(a);
+  };
+  const Verdict number = with(nothing, nothing, much);
+  EXPECT_EQ(number.component, "what topk 32 shows");
+  EXPECT_NE(number.sentence.find("an exact index over as many entries has 20 of 40 right"), std::string::npos)
+      << number.sentence;
+  EXPECT_NE(number.advice.find("--knob index_topk=32"), std::string::npos);
+  EXPECT_EQ(number.evidence.size(), 4u);  // all, exact and both larger k; a small one is not "ruled out"
+  for (const std::string& line : number.ruled_out) EXPECT_EQ(line.find("topk"), std::string::npos) << line;
+
+  EXPECT_EQ(with(much, much, much).component, "what exact shows");
+  EXPECT_EQ(with(nothing, much, nothing).component, "what keys shows");
+  const Verdict ranking = with(nothing, nothing, nothing);
+  EXPECT_EQ(ranking.component, "what all shows");
+  EXPECT_NE(ranking.sentence.find("further behind"), std::string::npos) << ranking.sentence;
+}
+
+TEST(Verdict, WhatIsLikelyButNotProvenIsCalledOpen) {
+  Attribution a = evidence(30);
+  a.variants = {variant("kv", {30, 5, 0, 5}, 0.4)};
+  a.variants[0].p = 0.04;
+  const Verdict verdict = judge(a);
+  EXPECT_EQ(verdict.kind, VerdictKind::kModel);
+  ASSERT_EQ(verdict.open.size(), 1u);
+  EXPECT_NE(verdict.open[0].find("what kv shows"), std::string::npos);
+}
+
+TEST(Verdict, FewerEntriesAreNoSuspect) {
+  Attribution a = evidence(20);
+  a.variants = {variant("fewer", {20, 0, 0, 20}, 1e-9, Suspect::kFewerTopk),
+                variant("kv", {20, 15, 0, 5}, 0.06)};
+  a.variants[1].p = 0.03;
+  correct_for_number(a.variants);
+  EXPECT_DOUBLE_EQ(a.variants[1].p_holm, 0.03);  // the only test
+  EXPECT_EQ(judge(a).component, "what kv shows");
 }
 
 TEST(Verdict, TheEarliestPartThatDiffersIsTheCause) {
   Attribution a = evidence(10);
-  VariantResult oracle = variant("oracle", {10, 0, 0, 30}, 1e-8);
-  oracle.variant.oracle = true;
-  a.variants = {variant("all entries", {10, 30, 0, 0}, 1), oracle};
+  a.variants = {variant("all entries", {10, 30, 0, 0}, 1, Suspect::kSelection),
+                variant("oracle", {10, 0, 0, 30}, 1e-8, Suspect::kBackend)};
   part(a, Part::kKeyValues).different = 90;
   part(a, Part::kRope).different = 100;
   const Verdict verdict = judge(a);
@@ -70,9 +125,7 @@ TEST(Verdict, AFaultThatCostsNothingIsSaidToCostNothing) {
 
 TEST(Verdict, RestoredLossesAreMeasuredAgainstTheSequenceThatNeverWentBack) {
   Attribution a = evidence(40);
-  VariantResult restored = variant("after a restore", {8, 0, 32, 0}, 1e-8);
-  restored.variant.path = Path::kRestored;
-  a.variants = {restored};
+  a.variants = {variant("after a restore", {8, 0, 32, 0}, 1e-8, Suspect::kRestore)};
   part(a, Part::kWindowRestore).different = 40;
   const Verdict verdict = judge(a);
   EXPECT_EQ(verdict.kind, VerdictKind::kPart);
@@ -80,14 +133,23 @@ TEST(Verdict, RestoredLossesAreMeasuredAgainstTheSequenceThatNeverWentBack) {
   EXPECT_DOUBLE_EQ(verdict.points_lost, 80);
 }
 
+TEST(Verdict, SaysWhichPartsWereNeverCompared) {
+  Attribution a = evidence(40);
+  part(a, Part::kCompressorCarry).checked = 0;
+  part(a, Part::kKeyValues).different = 1;
+  const Verdict verdict = judge(a);
+  ASSERT_EQ(verdict.open.size(), 1u);
+  EXPECT_NE(verdict.open[0].find(to_string(Part::kCompressorCarry)), std::string::npos);
+  ASSERT_EQ(verdict.ruled_out.size(), 2u);  // ties, and all the others in one line
+  EXPECT_NE(verdict.ruled_out[0].find("index keys: 1 of 100"), std::string::npos) << verdict.ruled_out[0];
+  EXPECT_NE(verdict.ruled_out[1].find("1400 comparisons"), std::string::npos) << verdict.ruled_out[1];
+}
+
 TEST(Verdict, ALossThatNothingMendsIsTheModels) {
   Attribution a = evidence(10);
-  VariantResult oracle = variant("oracle", {10, 30, 0, 0}, 1);
-  oracle.variant.oracle = true;
-  a.variants = {oracle};
+  a.variants = {variant("oracle", {10, 30, 0, 0}, 1, Suspect::kBackend)};
   EXPECT_EQ(judge(a).kind, VerdictKind::kModel);
-  a.variants[0] = variant("oracle", {10, 0, 0, 30}, 1e-8);
-  a.variants[0].variant.oracle = true;
+  a.variants[0] = variant("oracle", {10, 0, 0, 30}, 1e-8, Suspect::kBackend);
   EXPECT_EQ(judge(a).kind, VerdictKind::kUnexplained);
 }
 
