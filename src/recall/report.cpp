@@ -102,12 +102,17 @@ struct FidelityTally {
   double overlap = 0, worst_overlap = 1, entry_mass = 0, total_mass = 0, margin = 0, selected = 0;
 };
 
-std::map<std::pair<std::int64_t, std::int32_t>, FidelityTally> tally_fidelity(
-    const std::vector<CaseResult>& results) {
-  std::map<std::pair<std::int64_t, std::int32_t>, FidelityTally> tallies;
+// By a property of the case (its length, the depth of its fact) and the layer.
+template <class Property>
+using FidelityTallies = std::map<std::pair<Property, std::int32_t>, FidelityTally>;
+
+template <class Property>
+FidelityTallies<Property> tally_fidelity(const std::vector<CaseResult>& results,
+                                         Property CaseSpec::*property) {
+  FidelityTallies<Property> tallies;
   for (const CaseResult& r : results)
     for (const LayerFidelity& f : r.fidelity) {
-      FidelityTally& t = tallies[{r.spec.length_tokens, f.layer}];
+      FidelityTally& t = tallies[{r.spec.*property, f.layer}];
       const auto n = static_cast<double>(f.queries);
       ++t.cases;
       t.queries += f.queries, t.limited += f.limited;
@@ -125,9 +130,29 @@ std::map<std::pair<std::int64_t, std::int32_t>, FidelityTally> tally_fidelity(
   return tallies;
 }
 
-void fidelity_table(report::Document& document, const std::vector<CaseResult>& results) {
-  const auto tallies = tally_fidelity(results);
-  if (tallies.empty()) return;
+template <class Property, class Label>
+void fidelity_table(report::Document& document, const std::string& caption, const std::string& title,
+                    const FidelityTallies<Property>& tallies, const Label& label) {
+  report::Table table;
+  table.caption = caption;
+  table.columns = {
+      {title, Align::kRight},         {"layer", Align::kRight},        {"queries", Align::kRight},
+      {"limited", Align::kRight},     {"overlap", Align::kRight},      {"worst", Align::kRight},
+      {"entry mass", Align::kRight},  {"total mass", Align::kRight},   {"margin", Align::kRight},
+      {"fact's rank", Align::kRight}, {"fact selected", Align::kRight}};
+  for (const auto& [key, t] : tallies)
+    table.rows.push_back({label(key.first), std::to_string(key.second), std::to_string(t.queries),
+                          std::to_string(t.limited), fmt::format("{:.4f}", t.overlap),
+                          fmt::format("{:.3f}", t.worst_overlap), fmt::format("{:.4f}", t.entry_mass),
+                          fmt::format("{:.4f}", t.total_mass), fmt::format("{:.4f}", t.margin),
+                          t.worst_rank < 0 ? "-" : std::to_string(t.worst_rank),
+                          fmt::format("{:.3f}", t.selected)});
+  document.add(std::move(table));
+}
+
+void fidelity_section(report::Document& document, const std::vector<CaseResult>& results) {
+  const auto by_length = tally_fidelity(results, &CaseSpec::length_tokens);
+  if (by_length.empty()) return;
   document.heading("Fidelity of the selection");
   document.paragraph(
       "Compared with an index in fp32 without any rounding, on the same activations. Overlap: share of the "
@@ -135,20 +160,29 @@ void fidelity_table(report::Document& document, const std::vector<CaseResult>& r
       "that went to selected entries, of all entries' and of everything's. Margin: exact score at the cut "
       "minus the next, in deviations of the scores. Rank: of the best "
       "entry that holds the fact, where the value is predicted (0 is first; the worst over the cases).");
-  report::Table table;
-  table.columns = {
-      {"tokens", Align::kRight},      {"layer", Align::kRight},        {"queries", Align::kRight},
-      {"limited", Align::kRight},     {"overlap", Align::kRight},      {"worst", Align::kRight},
-      {"entry mass", Align::kRight},  {"total mass", Align::kRight},   {"margin", Align::kRight},
-      {"fact's rank", Align::kRight}, {"fact selected", Align::kRight}};
+  fidelity_table(document, "By length", "tokens", by_length,
+                 [](std::int64_t length) { return std::to_string(length); });
+  fidelity_table(document, "By depth of the fact", "depth", tally_fidelity(results, &CaseSpec::depth),
+                 [](double depth) { return fmt::format("{:.0f} %", 100 * depth); });
+}
+
+// One object per key; `name` is that of the property.
+template <class Property>
+nlohmann::ordered_json fidelity_json(const char* name, const FidelityTallies<Property>& tallies) {
+  auto rows = nlohmann::ordered_json::array();
   for (const auto& [key, t] : tallies)
-    table.rows.push_back({std::to_string(key.first), std::to_string(key.second), std::to_string(t.queries),
-                          std::to_string(t.limited), fmt::format("{:.4f}", t.overlap),
-                          fmt::format("{:.3f}", t.worst_overlap), fmt::format("{:.4f}", t.entry_mass),
-                          fmt::format("{:.4f}", t.total_mass), fmt::format("{:.4f}", t.margin),
-                          t.worst_rank < 0 ? "-" : std::to_string(t.worst_rank),
-                          fmt::format("{:.3f}", t.selected)});
-  document.add(std::move(table));
+    rows.push_back({{name, key.first},
+                    {"layer", key.second},
+                    {"queries", t.queries},
+                    {"limited", t.limited},
+                    {"overlap", t.overlap},
+                    {"worst_overlap", t.worst_overlap},
+                    {"entry_mass", t.entry_mass},
+                    {"total_mass", t.total_mass},
+                    {"margin", t.margin},
+                    {"fact_rank", t.worst_rank},
+                    {"fact_selected", t.selected}});
+  return rows;
 }
 
 std::vector<CaseResult> answered_of(const std::vector<CaseResult>& results) {
@@ -205,7 +239,7 @@ report::Document run_document(const RunFacts& facts, const std::vector<CaseResul
       return std::pair(r.spec.modulus * 1000 + r.spec.residue,
                        fmt::format("{} mod {}", r.spec.residue, r.spec.modulus));
     });
-  fidelity_table(document, results);
+  fidelity_section(document, results);
   const auto wrong =
       std::count_if(results.begin(), results.end(), [](const CaseResult& r) { return !r.score.exact; });
   if (wrong > 0) {
@@ -259,19 +293,8 @@ std::string run_json(const RunFacts& facts, const std::vector<CaseResult>& all) 
                              {"found", t.mean(t.found)},
                              {"similarity", t.mean(t.similarity)}});
   }
-  json["fidelity"] = nlohmann::ordered_json::array();
-  for (const auto& [key, t] : tally_fidelity(results))
-    json["fidelity"].push_back({{"length", key.first},
-                                {"layer", key.second},
-                                {"queries", t.queries},
-                                {"limited", t.limited},
-                                {"overlap", t.overlap},
-                                {"worst_overlap", t.worst_overlap},
-                                {"entry_mass", t.entry_mass},
-                                {"total_mass", t.total_mass},
-                                {"margin", t.margin},
-                                {"fact_rank", t.worst_rank},
-                                {"fact_selected", t.selected}});
+  json["fidelity"] = fidelity_json("length", tally_fidelity(results, &CaseSpec::length_tokens));
+  json["fidelity_by_depth"] = fidelity_json("depth", tally_fidelity(results, &CaseSpec::depth));
   json["cases"] = nlohmann::ordered_json::array();
   for (const CaseResult& r : all) json["cases"].push_back(nlohmann::ordered_json::parse(to_json(r)));
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
