@@ -342,9 +342,9 @@ struct Run {
     a.o = before.get();
     launch_attention(a, nullptr, nullptr);
   }
-  void new_kernel() {
+  void new_kernel(ScoreSharing sharing) {
     a.o = after.get();
-    launch_prefill_attention(a, multiprocessors, nullptr);
+    launch_prefill_attention(a, multiprocessors, nullptr, sharing);
   }
 
   const float* key(const SequenceSpan& span, int t, int raw, int first_raw, int i,
@@ -442,22 +442,26 @@ struct Run {
   void run_checks() {
     old_kernel();
     finish(c.name + ": the present kernel");
-    new_kernel();
-    finish(c.name + ": the new kernel");
-    compare(c.name.c_str());
-    if (!c.odd) {
-      double worst = 0;
-      for (int i = 0; i < 6; ++i) {
-        const int t = i == 0 ? 0 : i == 1 ? step.tokens - 1 : below(step.tokens);
-        for (const int head : {below(16), 16 + below(32), 48 + below(16)})
-          worst = std::max(worst, against_host(t, head));
+    for (const ScoreSharing sharing : {ScoreSharing::kRepeated, ScoreSharing::kSplit}) {
+      new_kernel(sharing);
+      const std::string name = c.name + (sharing == ScoreSharing::kSplit ? ", split" : "");
+      finish(name + ": the new kernel");
+      compare(name.c_str());
+      if (!c.odd) {
+        double worst = 0;
+        for (int i = 0; i < 4; ++i) {
+          const int t = i == 0 ? 0 : i == 1 ? step.tokens - 1 : below(step.tokens);
+          for (const int head : {below(32), 32 + below(32)}) worst = std::max(worst, against_host(t, head));
+        }
+        const bool bad = !(worst <= 1.0);
+        failures.count += bad;
+        std::printf("; %shost %.3f of the bound", bad ? "WRONG: " : "", worst);
       }
-      const bool bad = !(worst <= 1.0);
-      failures.count += bad;
-      std::printf("; %shost %.3f of the bound", bad ? "WRONG: " : "", worst);
+      std::printf("\n");
+      std::fflush(stdout);
+      check(cudaMemset(after.get(), 0xff, static_cast<std::size_t>(step.tokens) * kHeads * kDims * 2),
+            "clearing");
     }
-    std::printf("\n");
-    std::fflush(stdout);
   }
 
   template <class Launch>
@@ -482,12 +486,17 @@ struct Run {
   }
   void run_times() {
     const double flop = 4.0 * kHeads * kDims * step.keys;
-    const double old_us = microseconds(2, [&] { old_kernel(); }),
-                 new_us = microseconds(4, [&] { new_kernel(); });
-    compare("");
-    std::printf("\n%-58s old %8.1f us %6.1f TFLOP/s   new %8.1f us %6.1f TFLOP/s   %.2f x\n", c.name.c_str(),
-                old_us, flop / old_us * 1e-6, new_us, flop / new_us * 1e-6, old_us / new_us);
-    std::fflush(stdout);
+    const auto line = [&](const char* kernel, double us) {
+      std::printf("%-40s %-9s %8.1f us %6.1f TFLOP/s\n", c.name.c_str(), kernel, us, flop / us * 1e-6);
+      std::fflush(stdout);
+    };
+    line("present", microseconds(2, [&] { old_kernel(); }));
+    for (const ScoreSharing sharing : {ScoreSharing::kRepeated, ScoreSharing::kSplit}) {
+      line(sharing == ScoreSharing::kSplit ? "split" : "repeated",
+           microseconds(4, [&] { new_kernel(sharing); }));
+      compare(c.name.c_str());
+      std::printf("\n");
+    }
   }
 };
 

@@ -41,7 +41,8 @@ struct Shared {
   std::uint8_t q[kMatrixBytes];
   std::uint8_t k[kStages][kMatrixBytes];
   std::uint8_t out[kConsumers / 32][16 * kWarpColumns * 2];
-  QueryFacts facts[2];  // of even and odd queries
+  QueryFacts facts[2];                       // of even and odd queries
+  float maxima[2][kHeads], sums[2][kHeads];  // of the warpgroups, where they split the scores
   std::uint64_t filled[kStages], emptied[kStages], query_filled, query_emptied;
 };
 static_assert(sizeof(Shared) + 1024 <= kPrefillAttentionBytes);
@@ -292,8 +293,8 @@ __device__ __forceinline__ void gather_query(const AttentionArguments& a, Shared
   barrier_arrive(s.query_filled);
 }
 
-__device__ __forceinline__ void gather(const AttentionArguments& a, Shared& s, int thread) {
-  const int warp = thread / 32, lane = thread % 32, row0 = warp * 16, own = row0 + lane % 16;
+__device__ __forceinline__ void gather(const AttentionArguments& a, Shared& s, int warp, int lane) {
+  const int row0 = warp * 16, own = row0 + lane % 16;
   const PairLane at(lane);
   std::uint32_t stage = 0, parity = 1;  // of the next tile
   for (int token = blockIdx.x, n = 0; token < a.batch.num_tokens; token += gridDim.x, ++n) {
@@ -332,7 +333,7 @@ __device__ __forceinline__ void gather(const AttentionArguments& a, Shared& s, i
       // A query's vectors follow its first keys, which can come while those of the query before are in use.
       if (tile == 0) {
         barrier_wait(s.query_emptied, (n & 1) ^ 1);
-        gather_query(a, s, token, position, v.keys, s.facts[n & 1], thread);
+        gather_query(a, s, token, position, v.keys, s.facts[n & 1], warp * 32 + lane);
       }
     }
   }
@@ -340,8 +341,9 @@ __device__ __forceinline__ void gather(const AttentionArguments& a, Shared& s, i
 
 // ---- Multiplying ----
 
-// S = Q K^T, 64 heads x 64 keys.
-__device__ __forceinline__ void multiply_scores(std::uint32_t q, std::uint32_t k, float (&score)[32]) {
+// S = Q K^T, 64 heads x 64 (32) keys: SCORES values a thread.
+template <int SCORES>
+__device__ __forceinline__ void multiply_scores(std::uint32_t q, std::uint32_t k, float (&score)[SCORES]) {
 #pragma unroll
   for (float& v : score) v = 0.0f;
   const std::uint64_t left = wgmma_k_major(q), right = wgmma_k_major(k);
@@ -349,10 +351,15 @@ __device__ __forceinline__ void multiply_scores(std::uint32_t q, std::uint32_t k
 #pragma unroll
   for (int d = 0; d < kDims / 16; ++d) {
     const int step = d / 4 * (kPanelBytes / 16) + d % 4 * 2;  // the address counts 16 bytes
-    wgmma_64x64(score, left + step, right + step);
+    wgmma_shared(score, left + step, right + step);
   }
   warpgroup_commit();
   warpgroup_wait<0>();
+}
+
+// Both warpgroups that multiply.
+__device__ __forceinline__ void consumers_barrier() {
+  asm volatile("barrier.cta.sync 1, %0;" ::"n"(kConsumers) : "memory");
 }
 
 // Softmax of two heads, rows g and g + 8 of a warp's 16: maximum of the scores so far, and this thread's
@@ -360,25 +367,34 @@ __device__ __forceinline__ void multiply_scores(std::uint32_t q, std::uint32_t k
 struct Running {
   float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
 };
-// Scores become the left operand of P V; `rescale`: what the sums so far are to be multiplied by.
-__device__ __forceinline__ void exponentials(float (&score)[32], float scale_log2, Running& running,
-                                             float (&rescale)[2], std::uint32_t (&p)[4][4]) {
-  float most[2] = {running.maximum[0], running.maximum[1]};
+template <int SCORES>
+__device__ __forceinline__ void find_maxima(const float (&score)[SCORES], float (&most)[2]) {
+  most[0] = most[1] = -INFINITY;
 #pragma unroll
-  for (int i = 0; i < 32; ++i) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], score[i]);
-  float offset[2];
+  for (int i = 0; i < SCORES; ++i) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], score[i]);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 1));
     most[r] = fmaxf(most[r], __shfl_xor_sync(0xffffffffu, most[r], 2));
-    const float before = running.maximum[r];
-    rescale[r] = before == -INFINITY ? 0.0f : power_of_two((before - most[r]) * scale_log2);
-    running.maximum[r] = most[r];
+  }
+}
+// Scores become the left operand of P V; `most`: the tile's maxima; `rescale`: what the sums so far are to be
+// multiplied by.
+template <int SCORES>
+__device__ __forceinline__ void exponentials(const float (&score)[SCORES], const float (&most)[2],
+                                             float scale_log2, Running& running, float (&rescale)[2],
+                                             std::uint32_t (&p)[SCORES / 8][4]) {
+  float offset[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float before = running.maximum[r], now = fmaxf(before, most[r]);
+    rescale[r] = before == -INFINITY ? 0.0f : power_of_two((before - now) * scale_log2);
+    running.maximum[r] = now;
     running.sum[r] *= rescale[r];
-    offset[r] = -(most[r] * scale_log2);
+    offset[r] = -(now * scale_log2);
   }
 #pragma unroll
-  for (int i = 0; i < 32; i += 2) {
+  for (int i = 0; i < SCORES; i += 2) {
     const int r = i / 2 % 2;
     const float e0 = power_of_two(__fmaf_rn(score[i], scale_log2, offset[r]));
     const float e1 = power_of_two(__fmaf_rn(score[i + 1], scale_log2, offset[r]));
@@ -393,6 +409,26 @@ __device__ __forceinline__ std::uint32_t rotate_back(std::uint32_t pair, float2 
   return round_pair(x * rotation.x + y * rotation.y, y * rotation.x - x * rotation.y);
 }
 
+// The four lanes' sums of a head; where scores are split, the other warpgroup's too.
+template <ScoreSharing SHARING>
+__device__ __forceinline__ void complete_sums(Running& running, Shared& s, int half, int warp, int lane) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    running.sum[r] += __shfl_xor_sync(0xffffffffu, running.sum[r], 1);
+    running.sum[r] += __shfl_xor_sync(0xffffffffu, running.sum[r], 2);
+  }
+  if constexpr (SHARING == ScoreSharing::kSplit) {
+    const int row = warp * 16 + lane / 4;
+    if (lane % 4 == 0) {
+      s.sums[half][row] = running.sum[0];
+      s.sums[half][row + 8] = running.sum[1];
+    }
+    consumers_barrier();  // it has also read this warp's last P, whose place becomes that of the output
+    running.sum[0] = s.sums[0][row] + s.sums[1][row];
+    running.sum[1] = s.sums[0][row + 8] + s.sums[1][row + 8];
+  }
+}
+
 // Divides, rounds, rotates back and stores this warp's 16 heads x 256 columns, 64 columns at a time through
 // shared memory, so that rows are stored by whole lines.
 __device__ __forceinline__ void finish(const AttentionArguments& a, const float (&o)[128],
@@ -401,12 +437,9 @@ __device__ __forceinline__ void finish(const AttentionArguments& a, const float 
   float factor[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float sum = running.sum[r];
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     const float sink = a.sink[warp * 16 + lane / 4 + 8 * r], maximum = running.maximum[r] * a.scale;
     const float top = fmaxf(maximum, sink), weight = expf(maximum - top);
-    factor[r] = weight / (weight * sum + expf(sink - top));
+    factor[r] = weight / (weight * running.sum[r] + expf(sink - top));
   }
   BF16* out = static_cast<BF16*>(a.o) +
               (static_cast<std::int64_t>(token) * kHeads + warp * 16 + lane / 8) * kDims +
@@ -439,11 +472,17 @@ __device__ __forceinline__ void finish(const AttentionArguments& a, const float 
   }
 }
 
-__device__ __forceinline__ void multiply(const AttentionArguments& a, Shared& s, int half, int warp,
-                                         int lane) {
+// HALF: which warpgroup; known to the compiler, so that addresses of operands are the same for all lanes.
+template <ScoreSharing SHARING, int HALF>
+__device__ __forceinline__ void multiply(const AttentionArguments& a, Shared& s, int warp, int lane) {
+  constexpr bool kSplit = SHARING == ScoreSharing::kSplit;
+  constexpr int kOwn = kSplit ? kKeys / 2 : kKeys;  // keys whose scores this warpgroup computes
   constexpr float kLog2E = 1.44269504f;
   const float scale_log2 = a.scale * kLog2E;
-  const std::uint32_t staging = shared_address(s.out[half * 4 + warp]), q = shared_address(s.q);
+  constexpr int kOwn0 = kSplit ? HALF * kOwn : 0;  // and the first of them
+  const int row = warp * 16 + lane / 4;
+  const std::uint32_t staging = shared_address(s.out[HALF * 4 + warp]), q = shared_address(s.q);
+  const std::uint32_t others = shared_address(s.out[(1 - HALF) * 4 + warp]) + lane * 16;
   std::uint32_t stage = 0, parity = 0;
   for (int token = blockIdx.x, n = 0; token < a.batch.num_tokens; token += gridDim.x, ++n) {
     const QueryFacts& facts = s.facts[n & 1];
@@ -455,37 +494,63 @@ __device__ __forceinline__ void multiply(const AttentionArguments& a, Shared& s,
     for (int left = facts.keys; left > 0; left -= kKeys) {
       const std::uint32_t k = shared_address(s.k[stage]);
       barrier_wait(s.filled[stage], static_cast<int>(parity));
-      float score[32];
-      multiply_scores(q, k, score);
+      float score[kOwn / 2];
+      multiply_scores(q, k + kOwn0 * 128, score);
       if (left <= kKeys) {
         if (lane == 0) barrier_arrive(s.query_emptied);
 #pragma unroll
-        for (int i = 0; i < 32; ++i)
-          if (i / 4 * 8 + lane % 4 * 2 + i % 2 >= left) score[i] = -INFINITY;
+        for (int i = 0; i < kOwn / 2; ++i)
+          if (kOwn0 + i / 4 * 8 + lane % 4 * 2 + i % 2 >= left) score[i] = -INFINITY;
       }
-      float rescale[2];
-      std::uint32_t p[4][4];
-      exponentials(score, scale_log2, running, rescale, p);
+      float most[2], rescale[2];
+      find_maxima(score, most);
+      if constexpr (kSplit) {
+        if (lane % 4 == 0) {
+          s.maxima[HALF][row] = most[0];
+          s.maxima[HALF][row + 8] = most[1];
+        }
+        consumers_barrier();
+        most[0] = fmaxf(most[0], s.maxima[1 - HALF][row]);
+        most[1] = fmaxf(most[1], s.maxima[1 - HALF][row + 8]);
+      }
+      std::uint32_t p[kOwn / 16][4];
+      exponentials(score, most, scale_log2, running, rescale, p);
+      if constexpr (kSplit) {
+        store_shared(staging + lane * 16, {p[0][0], p[0][1], p[0][2], p[0][3]});
+        store_shared(staging + 512 + lane * 16, {p[1][0], p[1][1], p[1][2], p[1][3]});
+      }
       if (__any_sync(0xffffffffu, rescale[0] != 1.0f || rescale[1] != 1.0f)) {
 #pragma unroll
         for (int i = 0; i < 128; ++i) o[i] *= rescale[i / 2 % 2];
       }
-      const std::uint64_t values = wgmma_n_major(k + half * 4 * kPanelBytes, kPanelBytes);
+      const std::uint64_t values = wgmma_n_major(k + HALF * 4 * kPanelBytes, kPanelBytes);
       warpgroup_fence();
 #pragma unroll
-      for (int step = 0; step < kKeys / 16; ++step)
-        wgmma_64x256_n_major(o, p[step], values + step * (16 * 128 / 16));
+      for (int step = 0; step < kOwn / 16; ++step)
+        wgmma_64x256_n_major(o, p[step], values + (kOwn0 / 16 + step) * (16 * 128 / 16));
       warpgroup_commit();
+      if constexpr (kSplit) {
+        consumers_barrier();
+        const uint4 p0 = load_shared(others), p1 = load_shared(others + 512);
+        const std::uint32_t their[2][4] = {{p0.x, p0.y, p0.z, p0.w}, {p1.x, p1.y, p1.z, p1.w}};
+        warpgroup_fence();
+#pragma unroll
+        for (int step = 0; step < 2; ++step)
+          wgmma_64x256_n_major(o, their[step], values + ((kOwn - kOwn0) / 16 + step) * (16 * 128 / 16));
+        warpgroup_commit();
+      }
       warpgroup_wait<0>();
       if (lane == 0) barrier_arrive(s.emptied[stage]);
       stage ^= 1;
       parity ^= stage == 0 ? 1u : 0u;
     }
-    finish(a, o, running, facts, token, half, warp, lane, staging);
+    complete_sums<SHARING>(running, s, HALF, warp, lane);
+    finish(a, o, running, facts, token, HALF, warp, lane, staging);
   }
 }
 #endif
 
+template <ScoreSharing SHARING>
 __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const __grid_constant__ AttentionArguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ std::uint8_t raw_shared[];
@@ -501,23 +566,32 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const __grid_const
   __syncthreads();
   wait_for_predecessor();
   release_successor();
-  if (threadIdx.x >= kConsumers) {
+  // The same for all lanes, and the shuffle lets the compiler know.
+  const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  if (warpgroup == 2) {
     leave_registers<104>();
-    gather(a, s, static_cast<int>(threadIdx.x) - kConsumers);
+    gather(a, s, warp, lane);
+  } else if (warpgroup == 0) {
+    take_registers<200>();
+    multiply<SHARING, 0>(a, s, warp, lane);
   } else {
     take_registers<200>();
-    multiply(a, s, threadIdx.x / 128, threadIdx.x / 32 % 4, threadIdx.x % 32);
+    multiply<SHARING, 1>(a, s, warp, lane);
   }
 #endif
 }
 
 }  // namespace
 
-void launch_prefill_attention(const AttentionArguments& a, int multiprocessors, cudaStream_t stream) {
+void launch_prefill_attention(const AttentionArguments& a, int multiprocessors, cudaStream_t stream,
+                              ScoreSharing sharing) {
   require(a.heads == kHeads && a.head_dim == kDims && a.rope == kRope, "64 heads of 448 + 64 dims");
   launch({dim3(static_cast<unsigned>(std::min(a.batch.num_tokens, multiprocessors))), dim3(kThreads),
           static_cast<std::size_t>(kPrefillAttentionBytes), stream, true, "prefill_attention"},
-         prefill_kernel, a);
+         sharing == ScoreSharing::kSplit ? prefill_kernel<ScoreSharing::kSplit>
+                                         : prefill_kernel<ScoreSharing::kRepeated>,
+         a);
 }
 
 }  // namespace pivot::cuda

@@ -5,8 +5,13 @@
 
 namespace pivot::cuda {
 
+// Who computes the scores of a tile: both warpgroups all of them, without waiting for each other, or each
+// those of half of the keys, exchanging maxima and P. Results differ in the order of sums.
+enum class ScoreSharing : std::uint8_t { kRepeated, kSplit };
+
 // As launch_attention without a window to store; `splits`, `head_groups` and the scratch are not looked at.
 // REQUIRES: prefill_attention_takes() (placement/schedule.h).
-void launch_prefill_attention(const AttentionArguments& a, int multiprocessors, cudaStream_t stream);
+void launch_prefill_attention(const AttentionArguments& a, int multiprocessors, cudaStream_t stream,
+                              ScoreSharing sharing = ScoreSharing::kRepeated);
 
 }  // namespace pivot::cuda

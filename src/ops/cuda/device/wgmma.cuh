@@ -56,8 +56,16 @@ __device__ __forceinline__ void leave_registers() {
 #define PIVOT_D8(i)                                                                           \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
+// d += a b: a 64 x 16, b 16 x 32, both with K along the row.
+__device__ __forceinline__ void wgmma_shared(float (&d)[16], std::uint64_t a, std::uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, 1, 1, 1, 0, 0;"
+      : PIVOT_D8(0), PIVOT_D8(8)
+      : "l"(a), "l"(b));
+}
 // d += a b: a 64 x 16, b 16 x 64, both with K along the row.
-__device__ __forceinline__ void wgmma_64x64(float (&d)[32], std::uint64_t a, std::uint64_t b) {
+__device__ __forceinline__ void wgmma_shared(float (&d)[32], std::uint64_t a, std::uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
       "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"

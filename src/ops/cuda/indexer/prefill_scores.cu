@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kHeads = kPrefillIndexHeads, kDims = kPrefillIndexDims, kQueries = kPrefillIndexQueries;
 constexpr int kWarpgroups = 4, kThreads = 128 * kWarpgroups;
-constexpr int kKeys = 64;                             // of a warpgroup
+[[maybe_unused]] constexpr int kKeys = 64;            // of a warpgroup
 constexpr int kPanelBytes = kQueries * kHeads * 128;  // 64 dims of every query and head
 constexpr int kSteps = kDims / 16;
 static_assert(kHeads == 64 && kDims == 128);

@@ -75,7 +75,7 @@ std::int32_t attention_head_groups(std::int64_t tokens, std::int32_t heads, std:
 // Long steps on sm_90a (attention/prefill.cu): 64 heads of 448 + 64 dims, the shapes that fill its
 // instructions and its shared memory; others take the kernel of short steps.
 inline constexpr std::int32_t kPrefillHeads = 64, kPrefillDims = 512, kPrefillRope = 64;
-inline constexpr std::int64_t kPrefillAttentionBytes = 210 * 1024;  // of shared memory
+inline constexpr std::int64_t kPrefillAttentionBytes = 212 * 1024;  // of shared memory
 bool prefill_attention_takes(std::int32_t heads, std::int32_t head_dim, std::int32_t rope,
                              std::int64_t shared_bytes);
 
