@@ -106,27 +106,32 @@ void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepB
 void CudaBackend::moe_gemm(ExpertArguments& a, const MoeWeights& w, const Knobs& knobs, const MoeParams& p) {
   const std::int64_t tokens = a.tokens, pairs = tokens * a.chosen;
   auto* hidden = static_cast<std::uint16_t*>(a.hidden);
-  auto* partial = static_cast<std::uint16_t*>(a.partial);
-  auto* tiles = scratch_.get<std::int32_t>("gemm_tiles", a.list.slots + 1);
+  ExpertRows rows;
+  rows.tiles = scratch_.get<ExpertTile>("gemm_tiles", most_expert_tiles(pairs, a.list.slots));
+  rows.num_tiles = scratch_.get<std::int32_t>("gemm_num_tiles", 1);
+  rows.row = scratch_.get<std::int32_t>("gemm_place_rows", pairs);
+  rows.weight = scratch_.get<float>("gemm_place_weights", pairs);
+  rows.rows = expert_operand_rows(pairs, a.list.slots);
+  launch_expert_rows(a, rows, stream_);
   const bool fp8 = knobs.expert_act == ActQuant::kFp8 && a.routed_format != MatrixFormat::kBF16;
-  auto* x = scratch_.get<std::uint16_t>("gemm_expert_x", tokens * a.width);
-  launch_gemm_operand(p.x, tokens, a.width, a.width, a.routed_format, fp8, x, stream_);
-  launch_gemm_experts_up(a, x, tiles, stream_);
-  auto* v = scratch_.get<std::uint16_t>("gemm_expert_v", pairs * a.inner);
-  launch_gemm_operand(hidden, pairs, a.inner, a.inner, a.routed_format, fp8, v, stream_);
-  launch_gemm_experts_down(a, v, tiles, stream_);
+  // The inputs of w1 and w3 are read before the first result of w2 is written: one memory for both.
+  auto* partial = scratch_.get<std::uint16_t>("expert_partial",
+                                              std::max(pairs + tokens, rows.rows) * std::int64_t{a.width});
+  a.partial = partial;
+  launch_expert_operand(a, rows, p.x, false, a.width, fp8, partial, stream_);
+  launch_gemm_experts_up(a, rows, partial, stream_);
+  auto* v = scratch_.get<std::uint16_t>("gemm_expert_v", rows.rows * a.inner);
+  launch_expert_operand(a, rows, hidden, true, a.inner, fp8, v, stream_);
+  launch_gemm_experts_down(a, rows, v, stream_);
 
-  auto* g = scratch_.get<std::uint16_t>("gemm_shared_g", tokens * a.inner);
-  auto* u = scratch_.get<std::uint16_t>("gemm_shared_u", tokens * a.inner);
-  const auto* raw = static_cast<const std::uint16_t*>(p.x);
-  run_gemm({{w.shared.w1, {raw, nullptr, a.width}, g, a.inner, true},
-            {w.shared.w3, {raw, nullptr, a.width}, u, a.inner, true}},
-           tokens, {p.x, a.width, knobs.dense_act});
+  const bool shared_fp8 = knobs.dense_act == ActQuant::kFp8 && a.shared_format != MatrixFormat::kBF16;
+  auto* x = scratch_.get<std::uint16_t>("gemm_x", operand_rows(tokens) * a.width);
+  launch_gemm_operand(p.x, tokens, a.width, a.width, a.shared_format, shared_fp8, x, stream_);
+  launch_gemm_shared_up(a, x, stream_);
   std::uint16_t* shared = hidden + pairs * a.inner;
-  launch_swiglu(g, u, tokens * a.inner, a.limit, shared, stream_);
   run_gemm({{w.shared.w2, {shared, nullptr, a.inner}, partial + pairs * a.width, a.width, true}}, tokens,
            {shared, a.inner, knobs.dense_act});
-  launch_expert_sum(a, stream_);
+  launch_gemm_expert_sum(a, stream_);
 }
 
 void CudaBackend::moe_block_scaled(ExpertArguments& a, const MoeWeights& w, const Knobs& knobs,
@@ -198,11 +203,12 @@ void CudaBackend::run_gemm(const std::vector<LinearJob>& jobs, std::int64_t toke
       const LinearJob& job = jobs[i];
       if (job.weights.format != format || !gemm_takes(job.weights)) continue;
       if (x == nullptr) {
-        x = scratch_.get<std::uint16_t>("gemm_x", tokens * raw.stride);
+        x = scratch_.get<std::uint16_t>("gemm_x", operand_rows(tokens) * raw.stride);
         launch_gemm_operand(raw.x, tokens, raw.stride, raw.stride, format, fp8, x, stream_);
       }
-      taken.push_back({job.weights, x + (raw.column.empty() ? 0 : raw.column[i]), raw.stride, job.out,
-                       job.out_stride, job.out_bf16});
+      const std::int64_t column = raw.column.empty() ? 0 : raw.column[i];  // a multiple of a panel
+      taken.push_back(
+          {job.weights, x + column * operand_rows(tokens), job.out, job.out_stride, job.out_bf16});
     }
     for (std::size_t i = 0; i < taken.size(); i += kMaxJobs)
       launch_gemm(std::span(taken).subspan(i, std::min<std::size_t>(kMaxJobs, taken.size() - i)), tokens,

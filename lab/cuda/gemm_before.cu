@@ -1,3 +1,5 @@
+// Laboratory: the prefill product as it was until 2026-12-01, the reference of gemm.cu in this folder.
+//
 // y[t][n] = sum_k W[n][k] x[t][k] for many tokens t, weights in their checkpoint codes.
 //
 // FLOP: 2 N K T; bytes: the codes once per 128 tokens (from L2 after the first), x once per 128 rows. Bound
@@ -9,7 +11,7 @@
 //
 // Operands are exact (e4m3 x 2^k, e2m1 x 2^k, e2m1 x e4m3 fit BF16), so only fp32 summation order differs
 // from the oracle: k ascending, as the instruction adds.
-#include "ops/cuda/gemm/gemm.h"
+#include "gemm_before.h"
 
 #include <algorithm>
 
@@ -19,7 +21,7 @@
 #include "ops/cuda/placement/schedule.h"
 #include "ops/cuda/runtime/launch.h"
 
-namespace pivot::cuda {
+namespace pivot::cuda::before {
 namespace {
 
 constexpr int kThreads = 256;
@@ -362,8 +364,6 @@ unsigned most_tiles(const ExpertArguments& a) {
 
 }  // namespace
 
-bool has_gemm(int compute_major) { return compute_major == 9; }
-
 bool gemm_takes(const Matrix& w) {
   return w.rows % kRows == 0 && (w.format != MatrixFormat::kFP8 || w.scale_format == ScaleFormat::kE8M0);
 }
@@ -441,4 +441,4 @@ void launch_swiglu(const void* g, const void* u, std::int64_t count, float limit
          static_cast<BF16*>(out));
 }
 
-}  // namespace pivot::cuda
+}  // namespace pivot::cuda::before
