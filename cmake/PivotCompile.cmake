@@ -16,6 +16,16 @@ if(PIVOT_SANITIZE)
   target_compile_options(pivot_compile INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PIVOT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(pivot_compile INTERFACE -fsanitize=${PIVOT_SANITIZE})
+  if(NOT PIVOT_FUZZ)
+    target_link_libraries(pivot_compile INTERFACE $<TARGET_OBJECTS:pivot_sanitizer_options>)
+  endif()
+endif()
+# A test's time-out is there to end what hangs; instrumented, everything takes several times as long.
+set(PIVOT_TIMEOUT_FACTOR 1)
+if(PIVOT_SANITIZE MATCHES thread)
+  set(PIVOT_TIMEOUT_FACTOR 15)
+elseif(PIVOT_SANITIZE)
+  set(PIVOT_TIMEOUT_FACTOR 6)
 endif()
 
 if(PIVOT_FUZZ)
@@ -51,12 +61,14 @@ function(pivot_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE pivot_test_support ${ARG_DEPS})
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
-  if(PIVOT_SANITIZE)
-    # An allocation that is refused is a case that the tests provoke.
-    set_tests_properties(${name} PROPERTIES ENVIRONMENT
-      "ASAN_OPTIONS=allocator_may_return_null=1;TSAN_OPTIONS=allocator_may_return_null=1;UBSAN_OPTIONS=print_stacktrace=1")
-  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}")
+  pivot_timeout(${ARG_TIMEOUT} ${name})
+endfunction()
+
+# pivot_timeout(SECONDS TEST...) ends tests that take longer, in a build with sanitizers several times as long.
+function(pivot_timeout seconds)
+  math(EXPR limit "${seconds} * ${PIVOT_TIMEOUT_FACTOR}")
+  set_tests_properties(${ARGN} PROPERTIES TIMEOUT ${limit})
 endfunction()
 
 # pivot_fuzz(NAME SOURCES ... DEPS ...) declares one libFuzzer binary; its corpus is tests/fuzz/corpus/NAME.
