@@ -1,5 +1,7 @@
 #include "recall_plan.h"
 
+#include <fmt/ranges.h>
+
 #include "base/file.h"
 #include "base/installation.h"
 #include "base/report/html.h"
@@ -81,6 +83,11 @@ Result<RecallPlan> plan_recall(const RecallCommand& command, const Tokenizer& to
   plan.facts.model = command.model.model;
   plan.facts.wording = plan.wording == recall::Wording::kNeedle ? "needle" : "instruct";
   plan.facts.text = command.text.empty() ? "the shipped excerpt" : command.text;
+  std::string tasks;
+  for (const recall::Task task : grid.tasks)
+    tasks += fmt::format("{}{}", tasks.empty() ? "" : ", ", recall::to_string(task));
+  plan.facts.asked = fmt::format("{}; {} tokens; depth {}", tasks, fmt::join(grid.lengths, ", "),
+                                 fmt::join(grid.depths, ", "));
   plan.facts.text_tokens = haystack.tokens();
   plan.facts.wanted_cases = static_cast<std::int64_t>(plan.cases.size());
   return plan;

@@ -51,7 +51,7 @@ std::vector<float> read_raw_rows(Backend& backend, const ModelConfig& config, co
 }
 
 AttentionShare attention_share(Backend& backend, const ModelConfig& config, const SequenceSpan& span,
-                               std::int32_t token, const AttentionParams& p, const std::vector<float>& rows,
+                               std::int32_t token, const AttentionParams& p, const EntryRowFn& row,
                                const std::vector<float>& raw, std::span<const float> sinks,
                                std::int64_t first_head, std::int64_t head_step) {
   const std::int64_t width = config.head_dim;
@@ -63,17 +63,24 @@ AttentionShare attention_share(Backend& backend, const ModelConfig& config, cons
       read_acts(backend, p.q, (std::int64_t{span.first_token} + token) * config.num_attention_heads * width,
                 config.num_attention_heads * width);
   const double scale = 1 / std::sqrt(static_cast<double>(width));
+  std::vector<std::int64_t> heads;
+  for (std::int64_t h = first_head; h < config.num_attention_heads; h += head_step) heads.push_back(h);
+  // A row is read once for all heads, while it is in the nearest cache.
+  std::vector<std::vector<double>> logits(heads.size(),
+                                          std::vector<double>(static_cast<std::size_t>(visible)));
+  for (std::int64_t j = 0; j < visible; ++j) {
+    const float* values = row(j);
+    for (std::size_t i = 0; i < heads.size(); ++i)
+      logits[i][static_cast<std::size_t>(j)] = dot(queries.data() + heads[i] * width, values, width) * scale;
+  }
   AttentionShare share;
+  share.heads = static_cast<std::int64_t>(heads.size());
   share.entry.resize(static_cast<std::size_t>(visible));
-  std::vector<double> logits(share.entry.size());
-  for (std::int64_t h = first_head; h < config.num_attention_heads; h += head_step) {
-    const float* head = queries.data() + h * width;
-    const double sink = sinks[static_cast<std::size_t>(h)];
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    const float* head = queries.data() + heads[i] * width;
+    const double sink = sinks[static_cast<std::size_t>(heads[i])];
     double maximum = sink;
-    for (std::int64_t j = 0; j < visible; ++j) {
-      logits[static_cast<std::size_t>(j)] = dot(head, rows.data() + j * width, width) * scale;
-      maximum = std::max(maximum, logits[static_cast<std::size_t>(j)]);
-    }
+    for (const double logit : logits[i]) maximum = std::max(maximum, logit);
     std::vector<double> window;
     for (std::int64_t at = begin; at <= position; ++at) {
       window.push_back(dot(head, raw.data() + (at - first) * width, width) * scale);
@@ -82,10 +89,9 @@ AttentionShare attention_share(Backend& backend, const ModelConfig& config, cons
     double total = std::exp(sink - maximum);
     for (const double logit : window) total += std::exp(logit - maximum);
     double mass = 0;
-    for (double& logit : logits) mass += logit = std::exp(logit - maximum);
+    for (double& logit : logits[i]) mass += logit = std::exp(logit - maximum);
     total += mass;
-    for (std::size_t j = 0; j < logits.size(); ++j) share.entry[j] += logits[j] / total;
-    ++share.heads;
+    for (std::size_t j = 0; j < share.entry.size(); ++j) share.entry[j] += logits[i][j] / total;
   }
   // In the order of kept_mass, so that keeping everything keeps exactly all of it.
   for (const double mass : share.entry) share.entries += mass;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -27,11 +28,14 @@ std::int64_t first_raw_row(const SequenceSpan& span, std::int64_t window);
 std::vector<float> read_raw_rows(Backend& backend, const ModelConfig& config, const SequenceSpan& span,
                                  const AttentionParams& p);
 
-// `token` counts from the span's first; `rows` are at least the visible entries, `raw` those of
+// The compressed row of an entry, [head_dim]; entries are asked for in ascending order, each once.
+using EntryRowFn = std::function<const float*(std::int64_t entry)>;
+
+// `token` counts from the span's first; `row` knows at least the visible entries, `raw` are those of
 // read_raw_rows; heads first_head, first_head + head_step, ... are looked at; `sinks` is [heads], on the
 // host.
 AttentionShare attention_share(Backend& backend, const ModelConfig& config, const SequenceSpan& span,
-                               std::int32_t token, const AttentionParams& p, const std::vector<float>& rows,
+                               std::int32_t token, const AttentionParams& p, const EntryRowFn& row,
                                const std::vector<float>& raw, std::span<const float> sinks,
                                std::int64_t first_head, std::int64_t head_step);
 

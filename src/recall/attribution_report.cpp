@@ -65,7 +65,7 @@ void add_selection(report::Document& document, const Attribution& a) {
                    {"overlap", Align::kRight},
                    {"of entries' attention", Align::kRight},
                    {"of all attention", Align::kRight},
-                   {"fact selected", Align::kRight}};
+                   {"all facts selected", Align::kRight}};
   for (const LayerFidelity& f : a.fidelity)
     if (f.limited > 0)
       table.rows.push_back({std::to_string(f.layer), report::format_count(f.queries),
@@ -79,7 +79,8 @@ void add_selection(report::Document& document, const Attribution& a) {
 report::Document attribution_document(const RunFacts& facts, const Attribution& a) {
   report::Document document;
   document.title = fmt::format("Where {} loses recall", facts.model);
-  document.subtitle = fmt::format("{} cases on {}, knobs: {}", a.cases, facts.device, facts.knobs);
+  document.subtitle =
+      fmt::format("{} cases ({}) on {}, knobs: {}", a.cases, facts.asked, facts.device, facts.knobs);
   if (!a.unreached.empty())
     document.paragraph(
         fmt::format("PARTIAL: stopped before {} of {} alternatives; the verdict is of the others.",
@@ -143,7 +144,8 @@ report::Document attribution_document(const RunFacts& facts, const Attribution& 
   add_selection(document, a);
   document.paragraph(
       "McNemar's exact test on the same cases, Holm's correction over the alternatives, Newcombe's paired "
-      "intervals. Ruled out means: no significant gain on these cases; the interval says how large a gain "
+      "intervals. The lists give the corrected p of what gets answers back and the uncorrected one of what "
+      "does not. Ruled out means: no significant gain on these cases; the interval says how large a gain "
       "could still hide.");
   return document;
 }
@@ -153,6 +155,7 @@ std::string attribution_json(const RunFacts& facts, const Attribution& a) {
   json["model"] = facts.model;
   json["device"] = facts.device;
   json["knobs"] = facts.knobs;
+  json["asked"] = facts.asked;
   json["cases"] = a.cases;
   json["right"] = a.right;
   json["restored_right"] = a.restored_right;

@@ -37,6 +37,19 @@ constexpr std::array<PartWords, kNumParts> kWords = {{
 
 std::string_view to_string(Part part) { return kWords[static_cast<std::size_t>(part)].name; }
 
+std::optional<Part> covered_by(Part part) {
+  switch (part) {
+    case Part::kEntryScales:
+      return Part::kEntryRows;
+    case Part::kKeyRotation:
+    case Part::kKeyScales:
+    case Part::kKeyLayout:
+      return Part::kKeyValues;
+    default:
+      return std::nullopt;
+  }
+}
+
 std::string_view symptom(Part part) { return kWords[static_cast<std::size_t>(part)].symptom; }
 
 }  // namespace pivot::recall

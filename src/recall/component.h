@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace pivot::recall {
@@ -29,6 +30,9 @@ inline constexpr int kNumParts = 16;
 
 // "Hadamard rotation of index keys".
 std::string_view to_string(Part part);
+// The part whose comparison also covers this one, where it is a way in which that one differs: wrong scales
+// or a missing rotation are found in rows and keys that differ, and are right where those agree.
+std::optional<Part> covered_by(Part part);
 // What a difference from the oracle in this part means, and where to look: half a sentence.
 std::string_view symptom(Part part);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "numeric/formats.h"
 
 namespace pivot::recall {
@@ -69,6 +70,32 @@ std::vector<float> read_entries(Backend& backend, const PagedView& pages, std::i
                rows.data() + (j - first) * layout.width);
   }
   return rows;
+}
+
+EntryReader::EntryReader(Backend& backend, const PagedView& pages, std::int32_t table, std::int64_t count)
+    : backend_(backend),
+      pages_(pages),
+      table_(read_ints(backend, pages.page_table + std::int64_t{table} * pages.table_stride, 0,
+                       (count + pages.page_rows - 1) / pages.page_rows)),
+      count_(count),
+      bytes_(static_cast<std::size_t>(pages.layout.page_bytes(pages.page_rows))),
+      rows_(static_cast<std::size_t>(pages.page_rows) * static_cast<std::size_t>(pages.layout.width)) {}
+
+const float* EntryReader::row(std::int64_t j) {
+  const RowLayout& layout = pages_.layout;
+  const std::int64_t page = j / pages_.page_rows;
+  PIVOT_CHECK(j >= 0 && j < count_ && page >= page_, "entry {} of {}, page {} is read", j, count_, page_);
+  if (page != page_) {
+    page_ = page;
+    fetch(backend_, bytes_.data(), pages_.base + table_[static_cast<std::size_t>(page)] * pages_.page_bytes,
+          static_cast<std::int64_t>(bytes_.size()));
+    const std::int64_t filled = std::min<std::int64_t>(pages_.page_rows, count_ - page * pages_.page_rows);
+    for (std::int32_t r = 0; r < filled; ++r)
+      unpack_row(layout, bytes_.data() + layout.data_offset(r),
+                 bytes_.data() + layout.scale_offset(r, pages_.page_rows),
+                 rows_.data() + std::int64_t{r} * layout.width);
+  }
+  return rows_.data() + (j - page * pages_.page_rows) * layout.width;
 }
 
 std::vector<float> read_ring(Backend& backend, const RingView& ring, std::int32_t slot, std::int64_t first,

@@ -19,6 +19,24 @@ std::vector<std::int32_t> read_ints(Backend& backend, const std::int32_t* data, 
 // Entries [first, last) of one sequence, [last-first][width].
 std::vector<float> read_entries(Backend& backend, const PagedView& pages, std::int32_t table,
                                 std::int64_t first, std::int64_t last);
+// The same rows one at a time, in ascending order: a page is unpacked when its first row is asked for, so
+// that all of a long sequence's are never held at once.
+class EntryReader {
+ public:
+  // Entries [0, count) of one sequence. The back-end must outlive the reader.
+  EntryReader(Backend& backend, const PagedView& pages, std::int32_t table, std::int64_t count);
+  // [width]; valid until the next call. REQUIRES: j < count, not below the j of the call before.
+  const float* row(std::int64_t j);
+
+ private:
+  Backend& backend_;
+  const PagedView& pages_;
+  std::vector<std::int32_t> table_;
+  std::int64_t count_;
+  std::int64_t page_ = -1;
+  std::vector<std::byte> bytes_;
+  std::vector<float> rows_;  // of that page
+};
 // Rows of positions [first, last) of one sequence. REQUIRES: last - first <= ring.rows.
 std::vector<float> read_ring(Backend& backend, const RingView& ring, std::int32_t slot, std::int64_t first,
                              std::int64_t last);

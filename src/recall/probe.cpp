@@ -231,8 +231,9 @@ void Probe::measure(const LayerContext& layer, const SequenceSpan& span, std::in
   }
 
   const AttentionWeights& weights = weights_->layers[static_cast<std::size_t>(layer.layer)].attn;
-  const AttentionShare share =
-      attention_share(inner(), config, span, token, p, rows, raw, weights.attn_sink, /*first_head=*/0, 1);
+  const AttentionShare share = attention_share(
+      inner(), config, span, token, p, [&](std::int64_t j) { return rows.data() + j * config.head_dim; }, raw,
+      weights.attn_sink, /*first_head=*/0, 1);
   result.entry_mass = share.kept_of_entries(kept);
   result.total_mass = share.kept_of_all(kept);
   fidelity_.push_back(result);

@@ -11,6 +11,7 @@ namespace pivot::recall {
 
 struct RunFacts {
   std::string model, device, knobs, wording, text;
+  std::string asked;  // "single, multikey; 512, 1024 tokens; depth 0, 0.5"
   std::int64_t text_tokens = 0;
   std::int64_t wanted_cases = 0;
   bool partial = false;  // stopped before the end

@@ -80,13 +80,13 @@ void StepProbe::measure(const LayerContext& layer, const SequenceSpan& span, con
   result.selected = std::count(kept.begin(), kept.end(), true);
   if (result.selected > 0 && result.selected < result.visible) {
     const ModelConfig& config = *layer.config;
-    const std::vector<float> rows = read_entries(inner(), p.cache.compressed, span.table, 0, result.visible);
+    EntryReader rows(inner(), p.cache.compressed, span.table, result.visible);
     const std::vector<float> raw = read_raw_rows(inner(), config, span, p);
     const std::int64_t step = std::max<std::int64_t>(1, config.num_attention_heads / options_.heads);
-    const AttentionShare share =
-        attention_share(inner(), config, span, token, p, rows, raw,
-                        weights_->layers[static_cast<std::size_t>(layer.layer)].attn.attn_sink,
-                        static_cast<std::int64_t>(turn_ % static_cast<std::uint64_t>(step)), step);
+    const AttentionShare share = attention_share(
+        inner(), config, span, token, p, [&](std::int64_t j) { return rows.row(j); }, raw,
+        weights_->layers[static_cast<std::size_t>(layer.layer)].attn.attn_sink,
+        static_cast<std::int64_t>(turn_ % static_cast<std::uint64_t>(step)), step);
     result.overlap = overlap_of(share, kept, result.selected);
     result.entry_mass = share.kept_of_entries(kept);
   }

@@ -1,7 +1,7 @@
 // From measured evidence to a verdict in words.
 #include <algorithm>
-#include <cmath>
 
+#include "base/report/units.h"
 #include "recall/attribution.h"
 
 namespace pivot::recall {
@@ -27,6 +27,9 @@ std::string points_text(const VariantResult& v) {
 }
 
 std::string right_text(const VariantResult& v) { return fmt::format("{} of {} right", v.right, v.cases); }
+std::string are_right_text(const VariantResult& v) {
+  return fmt::format("{} of {} are right", v.right, v.cases);
+}
 
 std::string capitalized(std::string text) {
   if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
@@ -154,7 +157,7 @@ class Judge {
       if (const VariantResult* finer = best(is_precision)) {
         named = finer;
         reason = fmt::format(" at the same index_topk; with \"{}\" {}", best_of_all.variant.name,
-                             right_text(best_of_all));
+                             are_right_text(best_of_all));
       } else {
         const VariantResult* larger = best([](Suspect s) { return s == Suspect::kTopk; });
         if (larger != nullptr) named = larger;
@@ -181,12 +184,12 @@ class Judge {
         "{} costs {}: with \"{}\" {} instead of {}{}. Every part that was compared agrees with the oracle, "
         "so "
         "this is the setting's doing and no fault.",
-        capitalized(verdict_.component), loss_text(), named->variant.name, right_text(*named),
+        capitalized(verdict_.component), loss_text(), named->variant.name, are_right_text(*named),
         evidence_.right, reason);
     if (is_number(named->variant.suspect)) verdict_.sentence += kept_text();
     if (!named->variant.setting.empty())
       verdict_.advice =
-          fmt::format("`--knob {}` runs with it, here and in pivot serve.", named->variant.setting);
+          fmt::format("To run with it: --knob {}, here and in pivot serve.", named->variant.setting);
     named_ = named->variant.suspect;
   }
 
@@ -240,7 +243,8 @@ class Judge {
       if (!v.unsupported.empty()) continue;
       const std::string text = fmt::format("{}: {}, {}", v.variant.name, right_text(v), points_text(v));
       if (is_of_verdict(v) || gets_answers_back(v) || loses_on_restore(v))
-        verdict_.evidence.push_back(fmt::format("{}, {}", text, p_text(v.p_holm)));
+        verdict_.evidence.push_back(
+            fmt::format("{}, {}", text, p_text(gets_answers_back(v) ? v.p_holm : v.p)));
       else if (v.variant.suspect == Suspect::kFewerTopk)
         continue;  // on trial for nothing
       else if (v.p < kSignificance && v.pairs.difference() >= kSmallestLoss)
@@ -257,7 +261,10 @@ class Judge {
       const auto append = [&](std::string& list) {
         list += fmt::format("{}{}", list.empty() ? "" : ", ", to_string(part));
       };
-      if (count.checked == 0) {
+      const std::optional<Part> whole = covered_by(part);
+      if (count.checked == 0 && whole && count_of(*whole).checked > 0) {
+        if (!differs(count_of(*whole))) append(agree);
+      } else if (count.checked == 0) {
         append(unseen);
       } else if (count.different == 0) {
         append(agree);
@@ -269,8 +276,8 @@ class Judge {
       }
     }
     if (!agree.empty())
-      verdict_.ruled_out.push_back(
-          fmt::format("parts that agree with the oracle in all {} comparisons: {}", compared, agree));
+      verdict_.ruled_out.push_back(fmt::format("parts that agree with the oracle in all {} comparisons: {}",
+                                               report::format_count(compared), agree));
     if (!unseen.empty()) verdict_.open.push_back(fmt::format("parts that no case reached: {}", unseen));
   }
 

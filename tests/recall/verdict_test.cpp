@@ -142,7 +142,20 @@ TEST(Verdict, SaysWhichPartsWereNeverCompared) {
   EXPECT_NE(verdict.open[0].find(to_string(Part::kCompressorCarry)), std::string::npos);
   ASSERT_EQ(verdict.ruled_out.size(), 2u);  // ties, and all the others in one line
   EXPECT_NE(verdict.ruled_out[0].find("index keys: 1 of 100"), std::string::npos) << verdict.ruled_out[0];
-  EXPECT_NE(verdict.ruled_out[1].find("1400 comparisons"), std::string::npos) << verdict.ruled_out[1];
+  EXPECT_NE(verdict.ruled_out[1].find("1,400 comparisons"), std::string::npos) << verdict.ruled_out[1];
+}
+
+TEST(Verdict, KeysThatAgreeHaveTheirRotationScalesAndLayout) {
+  Attribution a = evidence(40);
+  for (const Part diagnosis : {Part::kEntryScales, Part::kKeyRotation, Part::kKeyScales, Part::kKeyLayout})
+    part(a, diagnosis).checked = 0;
+  Verdict verdict = judge(a);
+  EXPECT_TRUE(verdict.open.empty()) << verdict.open[0];
+  EXPECT_NE(verdict.ruled_out[0].find(to_string(Part::kKeyRotation)), std::string::npos);
+  part(a, Part::kKeyValues).checked = 0;
+  verdict = judge(a);
+  ASSERT_EQ(verdict.open.size(), 1u);
+  EXPECT_NE(verdict.open[0].find(to_string(Part::kKeyRotation)), std::string::npos);
 }
 
 TEST(Verdict, ALossThatNothingMendsIsTheModels) {
