@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/file.h"
 #include "base/installation.h"
 #include "base/report/html.h"
@@ -154,6 +156,10 @@ Result<int> run_recall(const RecallCommand& command, const RecallPlan& plan, con
   if (stopped && stopped->code == ErrorCode::kCancelled)
     return fail(ErrorCode::kCancelled, "stopped after {} of {} cases", results.size(), plan.cases.size());
   if (stopped) return fail(*std::move(stopped));
+  if (std::none_of(results.begin(), results.end(),
+                   [](const recall::CaseResult& result) { return result.failure.empty(); }))
+    return fail(ErrorCode::kUnavailable, "none of {} cases got an answer, the last one because: {}",
+                results.size(), results.back().failure);
   return 0;
 }
 

@@ -17,6 +17,7 @@ namespace {
 using report::Align;
 
 constexpr std::size_t kListedCases = 12;
+constexpr std::size_t kQuotedColumns = 400;  // of what a server says
 
 struct Tally {
   std::int64_t right = 0, cases = 0;
@@ -39,12 +40,13 @@ report::Cell rate_cell(const Tally& tally) {
   const report::Tone tone = tally.right == tally.cases ? report::Tone::kGood
                             : interval.high < 0.9      ? report::Tone::kBad
                                                        : report::Tone::kWarning;
-  return {fmt::format("{:.3f}  [{:.2f}, {:.2f}]", tally.rate(), interval.low, interval.high), tone};
+  return {fmt::format("{:.3f} [{:.2f}, {:.2f}]", tally.rate(), interval.low, interval.high), tone};
 }
 
 template <class Key>
 void tally_table(report::Document& document, const std::string& caption, const std::string& title,
                  const std::vector<CaseResult>& results, const Key& key_of) {
+  if (results.empty()) return;
   std::map<std::pair<Task, std::int64_t>, std::pair<std::string, Tally>> rows;
   for (const CaseResult& r : results) {
     const auto [order, label] = key_of(r);
@@ -58,7 +60,7 @@ void tally_table(report::Document& document, const std::string& caption, const s
                    {title, Align::kRight},
                    {"cases", Align::kRight},
                    {"right", Align::kRight},
-                   {"recall  [95 %]", Align::kRight},
+                   {"recall [95 %]", Align::kRight},
                    {"parts found", Align::kRight},
                    {"similarity", Align::kRight}};
   for (const auto& [key, row] : rows) {
@@ -83,8 +85,7 @@ void heatmaps(report::Document& document, const std::vector<CaseResult>& results
     map.title = fmt::format("{}: recall by prompt length (tokens) and depth of the fact", to_string(task));
     map.unit = "recall";
     map.low = 0, map.high = 1;
-    for (const std::int64_t length : axes[task].second)
-      map.column_labels.push_back(report::format_tokens(static_cast<double>(length)));
+    for (const std::int64_t length : axes[task].second) map.column_labels.push_back(std::to_string(length));
     for (const double depth : axes[task].first) {
       map.row_labels.push_back(fmt::format("{:.0f} %", 100 * depth));
       for (const std::int64_t length : axes[task].second) {
@@ -200,7 +201,7 @@ void server_tables(report::Document& document, const std::vector<CaseResult>& al
     std::size_t count = 0;
     for (const CaseResult& r : all)
       if (!text_of(r).empty() && ++count <= kListedCases)
-        table.rows.push_back({r.id, report::truncate(text_of(r), 160)});
+        table.rows.push_back({r.id, report::truncate(text_of(r), kQuotedColumns)});
     if (count == 0) return;
     document.heading(heading);
     if (count > kListedCases) table.caption = fmt::format("The first {} of {}", kListedCases, count);
@@ -227,9 +228,19 @@ report::Document run_document(const RunFacts& facts, const std::vector<CaseResul
                                    all.size(), facts.wanted_cases),
                        report::Tone::kWarning);
   if (results.size() < all.size())
-    document.paragraph(fmt::format("{} of {} cases got no answer; the figures below are of the others.",
-                                   all.size() - results.size(), all.size()),
-                       report::Tone::kWarning);
+    document.paragraph(results.empty()
+                           ? fmt::format("None of {} cases got an answer; there is no figure.", all.size())
+                           : fmt::format("{} of {} cases got no answer; the figures below are of the others.",
+                                         all.size() - results.size(), all.size()),
+                       results.empty() ? report::Tone::kBad : report::Tone::kWarning);
+  if (!results.empty()) {
+    Tally sum;
+    for (const CaseResult& r : results) sum.add(r);
+    const report::Cell rate = rate_cell(sum);
+    document.paragraph(
+        fmt::format("{} of {} answers are right: recall {}, 95 % interval.", sum.right, sum.cases, rate.text),
+        rate.tone);
+  }
   tally_table(document, "By length", "tokens", results, [](const CaseResult& r) {
     return std::pair(r.spec.length_tokens, std::to_string(r.spec.length_tokens));
   });

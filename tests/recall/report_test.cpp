@@ -64,6 +64,7 @@ TEST(Report, CountsAnswersAndListsWhatGotNone) {
   const report::Document document = run_document(stopped, results());
   const std::string text = report::render_text(document, kWide);
   EXPECT_NE(text.find("PARTIAL: stopped after 5 of 6 cases"), std::string::npos) << text;
+  EXPECT_NE(text.find("3 of 4 answers are right: recall 0.750 [0.30, 0.95]"), std::string::npos) << text;
   EXPECT_NE(text.find("1 of 5 cases got no answer"), std::string::npos) << text;
   EXPECT_NE(text.find("sent nothing more for 120 s"), std::string::npos) << text;
   EXPECT_NE(text.find("By depth of the fact"), std::string::npos) << text;
@@ -71,6 +72,14 @@ TEST(Report, CountsAnswersAndListsWhatGotNone) {
   EXPECT_NE(html.find("The &lt;secret&gt; is lost."), std::string::npos);
   EXPECT_NE(html.find("<svg"), std::string::npos);
   EXPECT_EQ(html.find("http"), html.find("http://www.w3.org/2000/svg"));  // nothing is fetched
+}
+
+TEST(Report, HasNoFiguresWhereNothingWasAnswered) {
+  std::vector<CaseResult> none = {results().back()};
+  const std::string text = report::render_text(run_document(facts(), none), kWide);
+  EXPECT_NE(text.find("None of 1 cases got an answer"), std::string::npos) << text;
+  EXPECT_EQ(text.find("By length"), std::string::npos) << text;
+  for (const std::string& fault : recall_faults(run_json(facts(), none), "run")) ADD_FAILURE() << fault;
 }
 
 TEST(Report, JsonIsWhatTheSchemaSays) {
