@@ -9,7 +9,7 @@
 //     src/ops/cuda/placement/random_fill.cu src/ops/cuda/placement/schedule.cpp
 //     src/ops/cuda/runtime/launch.cpp B/src/numeric/libpivot_numeric.a B/src/base/libpivot_base.a -lfmt -o
 //     prefill_attention
-//   ./prefill_attention [checks|times]
+//   ./prefill_attention [checks|times|profile]
 //
 // Bounds. Host: the same rounding points (P to BF16 under the running maximum of tiles of 64 keys),
 // everything else in fp64; an output may differ by 2^-7 of itself (two BF16 roundings) and 2^-9 of its head's
@@ -226,6 +226,16 @@ struct Step {
   }
 };
 
+struct Variant {
+  const char* name;
+  ScoreSharing sharing;
+  int gatherers;
+};
+constexpr Variant kVariants[] = {{"repeated 1", ScoreSharing::kRepeated, 1},
+                                 {"split 1", ScoreSharing::kSplit, 1},
+                                 {"repeated 2", ScoreSharing::kRepeated, 2},
+                                 {"split 2", ScoreSharing::kSplit, 2}};
+
 struct Failures {
   int count = 0;
 };
@@ -342,9 +352,9 @@ struct Run {
     a.o = before.get();
     launch_attention(a, nullptr, nullptr);
   }
-  void new_kernel(ScoreSharing sharing) {
+  void new_kernel(const Variant& v) {
     a.o = after.get();
-    launch_prefill_attention(a, multiprocessors, nullptr, sharing);
+    launch_prefill_attention(a, multiprocessors, nullptr, v.sharing, v.gatherers);
   }
 
   const float* key(const SequenceSpan& span, int t, int raw, int first_raw, int i,
@@ -435,16 +445,16 @@ struct Run {
     const auto n = counts_device.host(0, 3);
     const bool bad = n[0] != 0;
     failures.count += bad;
-    std::printf("%-58s %s%llu beyond the bound, %.3f %% differ, %llu NaN", what, bad ? "WRONG: " : "", n[0],
+    std::printf("%-64s %s%llu beyond the bound, %.3f %% differ, %llu NaN", what, bad ? "WRONG: " : "", n[0],
                 100.0 * static_cast<double>(n[1]) / static_cast<double>(all * kDims), n[2]);
   }
 
   void run_checks() {
     old_kernel();
     finish(c.name + ": the present kernel");
-    for (const ScoreSharing sharing : {ScoreSharing::kRepeated, ScoreSharing::kSplit}) {
-      new_kernel(sharing);
-      const std::string name = c.name + (sharing == ScoreSharing::kSplit ? ", split" : "");
+    for (const Variant& v : kVariants) {
+      new_kernel(v);
+      const std::string name = c.name + ", " + v.name;
       finish(name + ": the new kernel");
       compare(name.c_str());
       if (!c.odd) {
@@ -487,13 +497,12 @@ struct Run {
   void run_times() {
     const double flop = 4.0 * kHeads * kDims * step.keys;
     const auto line = [&](const char* kernel, double us) {
-      std::printf("%-40s %-9s %8.1f us %6.1f TFLOP/s\n", c.name.c_str(), kernel, us, flop / us * 1e-6);
+      std::printf("%-40s %-10s %8.1f us %6.1f TFLOP/s\n", c.name.c_str(), kernel, us, flop / us * 1e-6);
       std::fflush(stdout);
     };
     line("present", microseconds(2, [&] { old_kernel(); }));
-    for (const ScoreSharing sharing : {ScoreSharing::kRepeated, ScoreSharing::kSplit}) {
-      line(sharing == ScoreSharing::kSplit ? "split" : "repeated",
-           microseconds(4, [&] { new_kernel(sharing); }));
+    for (const Variant& v : kVariants) {
+      line(v.name, microseconds(4, [&] { new_kernel(v); }));
       compare(c.name.c_str());
       std::printf("\n");
     }
@@ -560,6 +569,21 @@ void run_all_times(int multiprocessors) {
       }
 }
 
+// Every variant once, for a profiler.
+void run_profile(int multiprocessors) {
+  const Cache cache(true, false, 16384);
+  const Data data(cache);
+  for (const int ratio : {4, 128}) {
+    Case c;
+    c.spans = {{0, 2048, 57344, 1, 1}};
+    c.ratio = ratio;
+    c.name = "profile";
+    Run run(c, data, multiprocessors);
+    for (const Variant& v : kVariants) run.new_kernel(v);
+    finish(c.name);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -571,6 +595,10 @@ int main(int argc, char** argv) {
                                static_cast<std::int64_t>(properties.sharedMemPerBlockOptin))) {
     std::printf("this card does not take the kernel\n");
     return 2;
+  }
+  if (part == "profile") {
+    run_profile(properties.multiProcessorCount);
+    return 0;
   }
   if (part != "times") run_all_checks(properties.multiProcessorCount);
   if (part != "checks") run_all_times(properties.multiProcessorCount);

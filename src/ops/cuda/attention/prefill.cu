@@ -12,332 +12,17 @@
 #include "ops/cuda/attention/prefill.h"
 
 #include <algorithm>
+#include <type_traits>
 
-#include "ops/cuda/device/bulk_transfer.cuh"
-#include "ops/cuda/device/numeric.cuh"
-#include "ops/cuda/device/rows.cuh"
-#include "ops/cuda/device/wgmma.cuh"
+#include "ops/cuda/attention/prefill_gather.cuh"
 #include "ops/cuda/runtime/launch.h"
 
 namespace pivot::cuda {
 namespace {
 
-constexpr int kHeads = kPrefillHeads, kDims = kPrefillDims, kRope = kPrefillRope, kKeys = kAttentionKeys;
-constexpr int kNope = kDims - kRope;
-constexpr int kPanelBytes = kKeys * 128;                // 64 dims of 64 heads or keys
-constexpr int kMatrixBytes = kDims / 64 * kPanelBytes;  // a query, or a tile of keys
-constexpr int kStages = 2;                              // tiles of keys
-constexpr int kThreads = 384;                           // two warpgroups that multiply, one that gathers
-constexpr int kConsumers = 256;
-constexpr int kWarpColumns = 64;  // of 16 heads that a warp stores at a time
-static_assert(kHeads == kKeys && kNope % kKvGroup == 0 && kRope == 64);
-
-// What the gathering warps tell of a query besides its vectors.
-struct QueryFacts {
-  std::int32_t keys;
-  float2 rotation[kRope / 2];  // cosine and sine of its position
-};
-struct Shared {
-  std::uint8_t q[kMatrixBytes];
-  std::uint8_t k[kStages][kMatrixBytes];
-  std::uint8_t out[kConsumers / 32][16 * kWarpColumns * 2];
-  QueryFacts facts[2];                       // of even and odd queries
-  float maxima[2][kHeads], sums[2][kHeads];  // of the warpgroups, where they split the scores
-  std::uint64_t filled[kStages], emptied[kStages], query_filled, query_emptied;
-};
-static_assert(sizeof(Shared) + 1024 <= kPrefillAttentionBytes);
+using namespace prefill;
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-__device__ __forceinline__ void barrier_init(std::uint64_t& barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals)
-               : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(std::uint64_t& barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
-}
-// Until the phase with this parity has ended; before any has, parity 1 passes.
-__device__ __forceinline__ void barrier_wait(const std::uint64_t& barrier, int parity) {
-  bulk_barrier_wait(shared_address(&barrier), static_cast<std::uint32_t>(parity));
-}
-__device__ __forceinline__ void store_shared(std::uint32_t at, uint4 v) {
-  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-               : "memory");
-}
-__device__ __forceinline__ uint4 load_shared(std::uint32_t at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(at)
-               : "memory");
-  return v;
-}
-// Rows of the cache: each CTA reads a row once, other CTAs find it in the L2.
-__device__ __forceinline__ uint4 load_codes(const std::uint8_t* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-}
-__device__ __forceinline__ std::uint32_t round_pair(float low, float high) {
-  std::uint32_t r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-}
-__device__ __forceinline__ float power_of_two(float x) {
-  float r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-  return r;
-}
-
-// ---- Gathering ----
-
-// The keys of a query in order: raw rows from `first_raw` on, then compressed entries.
-struct VisibleKeys {
-  SequenceSpan span;
-  std::int32_t token, first_raw, raw, keys;
-
-  __device__ __forceinline__ bool is_entry(int key) const { return key >= raw && key < keys; }
-};
-__device__ __forceinline__ VisibleKeys visible_keys(const AttentionArguments& a, int token, int position) {
-  VisibleKeys v;
-  v.span = a.batch.spans[a.batch.span_of[token]];
-  v.token = token;
-  v.first_raw = max(0, position - a.window + 1);
-  v.raw = position - v.first_raw + 1;
-  v.keys = v.raw + (a.ratio == 0            ? 0
-                    : a.selected == nullptr ? (position + 1) / a.ratio
-                                            : a.selected_count[token]);
-  return v;
-}
-
-// Finding a row takes two loads that depend on each other: which entry a key is, and where its page lies.
-// They are made one and two tiles ahead.
-__device__ __forceinline__ int find_entry(const AttentionArguments& a, const VisibleKeys& v, int key) {
-  if (!v.is_entry(key)) return 0;
-  const int j = key - v.raw;
-  return a.selected == nullptr ? j : a.selected[static_cast<std::int64_t>(v.token) * a.topk + j];
-}
-__device__ __forceinline__ int find_page(const AttentionArguments& a, const VisibleKeys& v, int key,
-                                         int entry) {
-  if (!v.is_entry(key)) return 0;
-  return a.compressed.page_table[static_cast<std::int64_t>(v.span.table) * a.compressed.table_stride +
-                                 entry / a.compressed.page_rows];
-}
-
-// The 16 rows of a tile that a warp gathers; lanes r and r + 16 know row r.
-struct Rows {
-  const std::uint8_t* data = nullptr;
-  uint2 scales{};                       // the row's E8M0 bytes, if it is packed
-  std::uint32_t packed = 0, plain = 0;  // bit r: row r is packed, is BF16; neither: zeros
-};
-__device__ __forceinline__ Rows find_rows(const AttentionArguments& a, const VisibleKeys& v, int key,
-                                          int entry, int page) {
-  Rows rows;
-  bool packed = false;
-  const std::uint8_t* scales = nullptr;
-  if (key < v.raw) {
-    const int p = v.first_raw + key;
-    if (p >= v.span.start_position) {
-      rows.data = static_cast<const std::uint8_t*>(a.kv) +
-                  (static_cast<std::int64_t>(v.span.first_token) + p - v.span.start_position) * kDims * 2;
-    } else {
-      const RowAddress at = ring_row(a.ring, v.span.slot, p);
-      rows.data = at.data;
-      scales = at.scales;
-      packed = a.ring.layout.format != RowFormat::kBf16;
-    }
-  } else if (key < v.keys) {
-    const PagedView& c = a.compressed;
-    const auto* base = reinterpret_cast<const std::uint8_t*>(c.base) + page * c.page_bytes;
-    const int row = entry % c.page_rows;
-    rows.data = base + static_cast<std::int64_t>(row) * c.layout.data_bytes;
-    scales = base + static_cast<std::int64_t>(c.page_rows) * c.layout.data_bytes +
-             static_cast<std::int64_t>(row) * c.layout.scale_bytes;
-    packed = c.layout.format != RowFormat::kBf16;
-  }
-  if (packed) rows.scales = *reinterpret_cast<const uint2*>(scales);
-  rows.packed = __ballot_sync(0xffffffffu, packed) & 0xffffu;
-  rows.plain = __ballot_sync(0xffffffffu, rows.data != nullptr && !packed) & 0xffffu;
-  return rows;
-}
-__device__ __forceinline__ const std::uint8_t* data_of(const Rows& rows, int r) {
-  return reinterpret_cast<const std::uint8_t*>(
-      __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(rows.data), r));
-}
-
-// What needs no decoding goes straight to shared memory: BF16 rows, zeros, the rotary dims of packed rows.
-// `k`: the tile; `row0`: the warp's first row of it.
-__device__ __forceinline__ void copy_plain(const Rows& rows, std::uint32_t k, int row0, int lane) {
-  for (std::uint32_t left = rows.plain; left != 0; left &= left - 1) {
-    const int r = __ffs(static_cast<int>(left)) - 1;
-    const std::uint8_t* data = data_of(rows, r);
-    const std::uint32_t at = k + lane / 8 * kPanelBytes + swizzled(row0 + r, lane % 8);
-    copy_async16(at, data + lane * 16);
-    copy_async16(at + 4 * kPanelBytes, data + 512 + lane * 16);
-  }
-  for (std::uint32_t left = ~(rows.plain | rows.packed) & 0xffffu; left != 0; left &= left - 1) {
-    const int r = __ffs(static_cast<int>(left)) - 1;
-    const std::uint32_t at = k + lane / 8 * kPanelBytes + swizzled(row0 + r, lane % 8);
-    store_shared(at, uint4{});
-    store_shared(at + 4 * kPanelBytes, uint4{});
-  }
-  if (rows.packed == 0) return;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int r = 4 * i + lane / 8;
-    const std::uint8_t* data = data_of(rows, r);
-    if (rows.packed >> r & 1)
-      copy_async16(k + kNope / 64 * kPanelBytes + swizzled(row0 + r, lane % 8), data + kNope + lane % 8 * 16);
-  }
-}
-
-// Two E4M3 codes of a word as BF16 values times 2^-120: sign, four zeros, exponent and mantissa, from the
-// codes with copies of their sign above them.
-template <int FIRST>
-__device__ __forceinline__ std::uint32_t expand_pair(std::uint32_t word) {
-  std::uint32_t spread;
-  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(spread) : "r"(word), "n"(FIRST == 0 ? 0x9180 : 0xb3a2));
-  return spread << 4 & 0x87f087f0u;
-}
-// Bits 7, 15, 23, 31: which of four codes is NaN; others: anything.
-__device__ __forceinline__ std::uint32_t nan_bits(std::uint32_t word) {
-  return (word & 0x7f7f7f7fu) + 0x01010101u;
-}
-// Sixteen codes of one group, exact: one multiplication undoes the 2^-120 and scales. True where it does not:
-// a code is NaN, or the scale is above 2^7 (rows beyond 57,344), so that the factor is no BF16 number.
-__device__ __forceinline__ std::uint32_t decode16(uint4 codes, std::uint32_t scale, uint4& low, uint4& high) {
-  const std::uint32_t factor = (scale + 120) * 0x00800080u;  // 2^120 2^(scale - 127)
-  low = {mul_bf16x2(expand_pair<0>(codes.x), factor), mul_bf16x2(expand_pair<2>(codes.x), factor),
-         mul_bf16x2(expand_pair<0>(codes.y), factor), mul_bf16x2(expand_pair<2>(codes.y), factor)};
-  high = {mul_bf16x2(expand_pair<0>(codes.z), factor), mul_bf16x2(expand_pair<2>(codes.z), factor),
-          mul_bf16x2(expand_pair<0>(codes.w), factor), mul_bf16x2(expand_pair<2>(codes.w), factor)};
-  return ((nan_bits(codes.x) | nan_bits(codes.y) | nan_bits(codes.z) | nan_bits(codes.w)) & 0x80808080u) |
-         ((scale + 121) & 0x100u);
-}
-
-// A warp decodes two rows at a time, 0..7 of such pairs: lane l takes row l / 4 % 2, 16 codes l % 4 of groups
-// l / 8 and l / 8 + 4. Then eight lanes' stores of 16 bytes fall on different banks: even pieces of one row,
-// odd ones of the other.
-struct PairCodes {
-  uint4 codes[2];
-};
-struct PairLane {
-  int row, chunk, group;
-  explicit __device__ __forceinline__ PairLane(int lane)
-      : row(lane / 4 % 2), chunk(lane % 4), group(lane / 8) {}
-  __device__ __forceinline__ bool second() const { return group + 4 < kNope / 64; }
-};
-__device__ __forceinline__ void load_pair(const Rows& rows, int pair, const PairLane& at, PairCodes& out) {
-  const int r = 2 * pair + at.row;
-  const std::uint8_t* data = data_of(rows, r) + at.group * 64 + at.chunk * 16;
-  if ((rows.packed >> r & 1) == 0) return;
-  out.codes[0] = load_codes(data);
-  if (at.second()) out.codes[1] = load_codes(data + 256);
-}
-// Non-zero: the pair has to be decoded again, by restore_pairs.
-__device__ __forceinline__ std::uint32_t store_pair(const Rows& rows, int pair, const PairLane& at,
-                                                    const PairCodes& in, std::uint32_t k, int row0) {
-  const int r = 2 * pair + at.row;
-  const std::uint32_t first = __shfl_sync(0xffffffffu, rows.scales.x, r) >> 8 * at.group & 0xffu;
-  const std::uint32_t second = __shfl_sync(0xffffffffu, rows.scales.y, r) >> 8 * at.group & 0xffu;
-  if ((rows.packed >> r & 1) == 0) return 0;
-  const std::uint32_t to = k + at.group * kPanelBytes + swizzled(row0 + r, 2 * at.chunk);
-  uint4 low, high;
-  std::uint32_t again = decode16(in.codes[0], first, low, high);
-  store_shared(to, low);
-  store_shared(to ^ 16, high);
-  if (!at.second()) return again;
-  again |= decode16(in.codes[1], second, low, high);
-  store_shared(to + 4 * kPanelBytes, low);
-  store_shared((to ^ 16) + 4 * kPanelBytes, high);
-  return again;
-}
-// The warp's packed rows once more, with every code and scale taken for what it is.
-__device__ __forceinline__ void restore_pairs(const Rows& rows, const PairLane& at, std::uint32_t k,
-                                              int row0) {
-#pragma unroll 1
-  for (int i = 0; i < 16; ++i) {
-    const int r = i / 2 * 2 + at.row, group = at.group + i % 2 * 4;
-    const std::uint8_t* data = data_of(rows, r) + group * 64 + at.chunk * 16;
-    const std::uint32_t scales =
-        __shfl_sync(0xffffffffu, i % 2 == 0 ? rows.scales.x : rows.scales.y, r) >> 8 * at.group;
-    if ((rows.packed >> r & 1) == 0 || group >= kNope / 64) continue;
-    const uint4 codes = load_codes(data);
-    const auto scale = static_cast<std::uint8_t>(scales);
-    const std::uint32_t to = k + group * kPanelBytes + swizzled(row0 + r, 2 * at.chunk);
-    store_shared(to, decode_e4m3x8({codes.x, codes.y}, scale));
-    store_shared(to ^ 16, decode_e4m3x8({codes.z, codes.w}, scale));
-  }
-}
-
-__device__ __forceinline__ void gather_query(const AttentionArguments& a, Shared& s, int token, int position,
-                                             int keys, QueryFacts& facts, int thread) {
-  const auto* q =
-      static_cast<const std::uint8_t*>(a.q) + static_cast<std::int64_t>(token) * (kHeads * kDims * 2);
-  const int column = thread % 64;
-  const std::uint32_t to = shared_address(s.q) + column / 8 * kPanelBytes;
-#pragma unroll 8
-  for (int head = thread / 64; head < kHeads; head += 2)
-    copy_async16(to + swizzled(head, column % 8), q + head * (kDims * 2) + column * 16);
-  copy_async_commit();
-  if (thread < kRope / 2) {
-    float sine, cosine;
-    sincosf(static_cast<float>(position) * a.frequencies[thread], &sine, &cosine);
-    facts.rotation[thread] = {cosine, sine};
-  }
-  if (thread == 0) facts.keys = keys;
-  copy_async_wait<0>();
-  fence_operands();
-  barrier_arrive(s.query_filled);
-}
-
-__device__ __forceinline__ void gather(const AttentionArguments& a, Shared& s, int warp, int lane) {
-  const int row0 = warp * 16, own = row0 + lane % 16;
-  const PairLane at(lane);
-  std::uint32_t stage = 0, parity = 1;  // of the next tile
-  for (int token = blockIdx.x, n = 0; token < a.batch.num_tokens; token += gridDim.x, ++n) {
-    const int position = a.batch.positions[token];
-    const VisibleKeys v = visible_keys(a, token, position);
-    const int tiles = (v.keys + kKeys - 1) / kKeys;
-    int entry = find_entry(a, v, own);
-    Rows rows = find_rows(a, v, own, entry, find_page(a, v, own, entry));
-    entry = find_entry(a, v, own + kKeys);
-    PairCodes pairs[4];  // half a tile on its way
-#pragma unroll
-    for (int i = 0; i < 4; ++i) load_pair(rows, i, at, pairs[i]);
-    for (int tile = 0; tile < tiles; ++tile) {
-      const int key = tile * kKeys + own;
-      const int page = find_page(a, v, key + kKeys, entry), after = find_entry(a, v, key + 2 * kKeys);
-      barrier_wait(s.emptied[stage], static_cast<int>(parity));
-      const std::uint32_t k = shared_address(s.k[stage]);
-      copy_plain(rows, k, row0, lane);
-      copy_async_commit();
-      Rows next;
-      std::uint32_t again = 0;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (i == 4) next = find_rows(a, v, key + kKeys, entry, page);
-        again |= store_pair(rows, i, at, pairs[i % 4], k, row0);
-        load_pair(i < 4 ? rows : next, (i + 4) % 8, at, pairs[i % 4]);
-      }
-      if (__any_sync(0xffffffffu, again != 0)) restore_pairs(rows, at, k, row0);
-      rows = next;
-      entry = after;
-      copy_async_wait<0>();
-      fence_operands();
-      barrier_arrive(s.filled[stage]);
-      stage ^= 1;
-      parity ^= stage == 0 ? 1u : 0u;
-      // A query's vectors follow its first keys, which can come while those of the query before are in use.
-      if (tile == 0) {
-        barrier_wait(s.query_emptied, (n & 1) ^ 1);
-        gather_query(a, s, token, position, v.keys, s.facts[n & 1], warp * 32 + lane);
-      }
-    }
-  }
-}
 
 // ---- Multiplying ----
 
@@ -355,6 +40,48 @@ __device__ __forceinline__ void multiply_scores(std::uint32_t q, std::uint32_t k
   }
   warpgroup_commit();
   warpgroup_wait<0>();
+}
+
+// o += P V for 128 of the columns, those from FIRST on; `values`: of these columns. Beside two gathering
+// warpgroups a kernel starts with 128 registers a thread, and the compiler refuses the instruction for 256.
+template <int FIRST>
+__device__ __forceinline__ void multiply_values(float (&o)[128], const std::uint32_t (&p)[4],
+                                                std::uint64_t values) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+      "{%64,%65,%66,%67}, %68, 1, 1, 1, 1;"
+      : "+f"(o[FIRST + 0]), "+f"(o[FIRST + 1]), "+f"(o[FIRST + 2]), "+f"(o[FIRST + 3]), "+f"(o[FIRST + 4]),
+        "+f"(o[FIRST + 5]), "+f"(o[FIRST + 6]), "+f"(o[FIRST + 7]), "+f"(o[FIRST + 8]), "+f"(o[FIRST + 9]),
+        "+f"(o[FIRST + 10]), "+f"(o[FIRST + 11]), "+f"(o[FIRST + 12]), "+f"(o[FIRST + 13]),
+        "+f"(o[FIRST + 14]), "+f"(o[FIRST + 15]), "+f"(o[FIRST + 16]), "+f"(o[FIRST + 17]),
+        "+f"(o[FIRST + 18]), "+f"(o[FIRST + 19]), "+f"(o[FIRST + 20]), "+f"(o[FIRST + 21]),
+        "+f"(o[FIRST + 22]), "+f"(o[FIRST + 23]), "+f"(o[FIRST + 24]), "+f"(o[FIRST + 25]),
+        "+f"(o[FIRST + 26]), "+f"(o[FIRST + 27]), "+f"(o[FIRST + 28]), "+f"(o[FIRST + 29]),
+        "+f"(o[FIRST + 30]), "+f"(o[FIRST + 31]), "+f"(o[FIRST + 32]), "+f"(o[FIRST + 33]),
+        "+f"(o[FIRST + 34]), "+f"(o[FIRST + 35]), "+f"(o[FIRST + 36]), "+f"(o[FIRST + 37]),
+        "+f"(o[FIRST + 38]), "+f"(o[FIRST + 39]), "+f"(o[FIRST + 40]), "+f"(o[FIRST + 41]),
+        "+f"(o[FIRST + 42]), "+f"(o[FIRST + 43]), "+f"(o[FIRST + 44]), "+f"(o[FIRST + 45]),
+        "+f"(o[FIRST + 46]), "+f"(o[FIRST + 47]), "+f"(o[FIRST + 48]), "+f"(o[FIRST + 49]),
+        "+f"(o[FIRST + 50]), "+f"(o[FIRST + 51]), "+f"(o[FIRST + 52]), "+f"(o[FIRST + 53]),
+        "+f"(o[FIRST + 54]), "+f"(o[FIRST + 55]), "+f"(o[FIRST + 56]), "+f"(o[FIRST + 57]),
+        "+f"(o[FIRST + 58]), "+f"(o[FIRST + 59]), "+f"(o[FIRST + 60]), "+f"(o[FIRST + 61]),
+        "+f"(o[FIRST + 62]), "+f"(o[FIRST + 63])
+      : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(values));
+}
+template <int GATHERING>
+__device__ __forceinline__ void multiply_values(float (&o)[128], const std::uint32_t (&p)[4],
+                                                std::uint64_t values,
+                                                std::integral_constant<int, GATHERING>) {
+  if constexpr (GATHERING == 1) {
+    wgmma_64x256_n_major(o, p, values);
+  } else {
+    multiply_values<0>(o, p, values);
+    multiply_values<64>(o, p, values + 2 * kPanelBytes / 16);
+  }
 }
 
 // Both warpgroups that multiply.
@@ -473,10 +200,11 @@ __device__ __forceinline__ void finish(const AttentionArguments& a, const float 
 }
 
 // HALF: which warpgroup; known to the compiler, so that addresses of operands are the same for all lanes.
-template <ScoreSharing SHARING, int HALF>
+template <ScoreSharing SHARING, int GATHERING, int HALF>
 __device__ __forceinline__ void multiply(const AttentionArguments& a, Shared& s, int warp, int lane) {
   constexpr bool kSplit = SHARING == ScoreSharing::kSplit;
   constexpr int kOwn = kSplit ? kKeys / 2 : kKeys;  // keys whose scores this warpgroup computes
+  constexpr std::integral_constant<int, GATHERING> kGathering;
   constexpr float kLog2E = 1.44269504f;
   const float scale_log2 = a.scale * kLog2E;
   constexpr int kOwn0 = kSplit ? HALF * kOwn : 0;  // and the first of them
@@ -491,9 +219,11 @@ __device__ __forceinline__ void multiply(const AttentionArguments& a, Shared& s,
     for (float& v : o) v = 0.0f;
     Running running;
     barrier_wait(s.query_filled, n & 1);
+    fence_operands();
     for (int left = facts.keys; left > 0; left -= kKeys) {
       const std::uint32_t k = shared_address(s.k[stage]);
       barrier_wait(s.filled[stage], static_cast<int>(parity));
+      fence_operands();
       float score[kOwn / 2];
       multiply_scores(q, k + kOwn0 * 128, score);
       if (left <= kKeys) {
@@ -527,7 +257,7 @@ __device__ __forceinline__ void multiply(const AttentionArguments& a, Shared& s,
       warpgroup_fence();
 #pragma unroll
       for (int step = 0; step < kOwn / 16; ++step)
-        wgmma_64x256_n_major(o, p[step], values + (kOwn0 / 16 + step) * (16 * 128 / 16));
+        multiply_values(o, p[step], values + (kOwn0 / 16 + step) * (16 * 128 / 16), kGathering);
       warpgroup_commit();
       if constexpr (kSplit) {
         consumers_barrier();
@@ -536,7 +266,8 @@ __device__ __forceinline__ void multiply(const AttentionArguments& a, Shared& s,
         warpgroup_fence();
 #pragma unroll
         for (int step = 0; step < 2; ++step)
-          wgmma_64x256_n_major(o, their[step], values + ((kOwn - kOwn0) / 16 + step) * (16 * 128 / 16));
+          multiply_values(o, their[step], values + ((kOwn - kOwn0) / 16 + step) * (16 * 128 / 16),
+                          kGathering);
         warpgroup_commit();
       }
       warpgroup_wait<0>();
@@ -550,17 +281,27 @@ __device__ __forceinline__ void multiply(const AttentionArguments& a, Shared& s,
 }
 #endif
 
-template <ScoreSharing SHARING>
-__global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const __grid_constant__ AttentionArguments a) {
+// Registers of a thread that multiplies and of one that gathers: together those of a multiprocessor.
+template <ScoreSharing SHARING, int GATHERING>
+struct Division {
+  static constexpr int kThreads = kConsumers + GATHERING * kGatherers;
+  static constexpr int kMultiply = GATHERING == 1 ? 200 : SHARING == ScoreSharing::kSplit ? 184 : 192;
+  static constexpr int kGather = GATHERING == 1 ? 104 : SHARING == ScoreSharing::kSplit ? 72 : 64;
+  static_assert(kConsumers * kMultiply + GATHERING * kGatherers * kGather <= 65536);
+};
+
+template <ScoreSharing SHARING, int GATHERING>
+__global__ void __launch_bounds__(Division<SHARING, GATHERING>::kThreads, 1)
+    prefill_kernel(const __grid_constant__ AttentionArguments a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ std::uint8_t raw_shared[];
   Shared& s = *reinterpret_cast<Shared*>(raw_shared + (1024 - shared_address(raw_shared) % 1024) % 1024);
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(s.filled[i], kThreads - kConsumers);
+      barrier_init(s.filled[i], kGatherers * kArrivals);
       barrier_init(s.emptied[i], kConsumers / 32);
     }
-    barrier_init(s.query_filled, kThreads - kConsumers);
+    barrier_init(s.query_filled, kGatherers * kArrivals);
     barrier_init(s.query_emptied, kConsumers / 32);
   }
   __syncthreads();
@@ -569,29 +310,39 @@ __global__ void __launch_bounds__(kThreads, 1) prefill_kernel(const __grid_const
   // The same for all lanes, and the shuffle lets the compiler know.
   const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0);
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-  if (warpgroup == 2) {
-    leave_registers<104>();
-    gather(a, s, warp, lane);
+  if (warpgroup >= 2) {
+    leave_registers<Division<SHARING, GATHERING>::kGather>();
+    gather<GATHERING>(a, s, warpgroup - 2, warp, lane);
   } else if (warpgroup == 0) {
-    take_registers<200>();
-    multiply<SHARING, 0>(a, s, warp, lane);
+    take_registers<Division<SHARING, GATHERING>::kMultiply>();
+    multiply<SHARING, GATHERING, 0>(a, s, warp, lane);
   } else {
-    take_registers<200>();
-    multiply<SHARING, 1>(a, s, warp, lane);
+    take_registers<Division<SHARING, GATHERING>::kMultiply>();
+    multiply<SHARING, GATHERING, 1>(a, s, warp, lane);
   }
 #endif
+}
+
+template <ScoreSharing SHARING, int GATHERING>
+void launch_as(const AttentionArguments& a, int multiprocessors, cudaStream_t stream) {
+  launch({dim3(static_cast<unsigned>(std::min(a.batch.num_tokens, multiprocessors))),
+          dim3(Division<SHARING, GATHERING>::kThreads), static_cast<std::size_t>(kPrefillAttentionBytes),
+          stream, true, "prefill_attention"},
+         prefill_kernel<SHARING, GATHERING>, a);
 }
 
 }  // namespace
 
 void launch_prefill_attention(const AttentionArguments& a, int multiprocessors, cudaStream_t stream,
-                              ScoreSharing sharing) {
+                              ScoreSharing sharing, int gathering_warpgroups) {
   require(a.heads == kHeads && a.head_dim == kDims && a.rope == kRope, "64 heads of 448 + 64 dims");
-  launch({dim3(static_cast<unsigned>(std::min(a.batch.num_tokens, multiprocessors))), dim3(kThreads),
-          static_cast<std::size_t>(kPrefillAttentionBytes), stream, true, "prefill_attention"},
-         sharing == ScoreSharing::kSplit ? prefill_kernel<ScoreSharing::kSplit>
-                                         : prefill_kernel<ScoreSharing::kRepeated>,
-         a);
+  require(gathering_warpgroups == 1 || gathering_warpgroups == 2, "one or two warpgroups that gather");
+  const auto as = sharing == ScoreSharing::kSplit
+                      ? (gathering_warpgroups == 1 ? launch_as<ScoreSharing::kSplit, 1>
+                                                   : launch_as<ScoreSharing::kSplit, 2>)
+                      : (gathering_warpgroups == 1 ? launch_as<ScoreSharing::kRepeated, 1>
+                                                   : launch_as<ScoreSharing::kRepeated, 2>);
+  as(a, multiprocessors, stream);
 }
 
 }  // namespace pivot::cuda

@@ -10,8 +10,9 @@ namespace pivot::cuda {
 enum class ScoreSharing : std::uint8_t { kRepeated, kSplit };
 
 // As launch_attention without a window to store; `splits`, `head_groups` and the scratch are not looked at.
+// `gathering_warpgroups`: 1 or 2, a choice of speed alone.
 // REQUIRES: prefill_attention_takes() (placement/schedule.h).
 void launch_prefill_attention(const AttentionArguments& a, int multiprocessors, cudaStream_t stream,
-                              ScoreSharing sharing = ScoreSharing::kRepeated);
+                              ScoreSharing sharing = ScoreSharing::kRepeated, int gathering_warpgroups = 2);
 
 }  // namespace pivot::cuda
