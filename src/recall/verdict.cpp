@@ -114,13 +114,20 @@ class Judge {
     const VariantResult* restored = nullptr;
     for (const VariantResult& v : evidence_.variants)
       if (loses_on_restore(v)) restored = &v;
-    const VariantResult* loss = by_restore ? restored : (oracle != nullptr ? oracle : setting);
+    // The oracle has the same settings and right parts: what it does not get back is not the part's doing.
+    const bool oracle_ran = ran(Suspect::kBackend) != nullptr;
+    const VariantResult* loss = by_restore ? restored : (oracle_ran ? oracle : setting);
     if (loss == nullptr) {
       verdict_.kind = VerdictKind::kHarmless;
       verdict_.sentence = fmt::format(
           "Fault in the part \"{}\"; no significant loss of answers on these {} cases can be laid at it. {}",
           verdict_.component, evidence_.cases, where);
       verdict_.advice = "Lengths and tasks that need this part would show what the fault costs.";
+      if (setting != nullptr)
+        verdict_.advice += fmt::format(
+            " What is lost here is another matter: {} costs {:.0f} of 100 points ({}); mend the fault, then "
+            "look at that.",
+            setting->variant.cause, 100 * setting->pairs.difference(), p_text(setting->p_holm));
       return;
     }
     count_loss(*loss, by_restore ? -1 : 1);

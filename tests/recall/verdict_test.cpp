@@ -123,6 +123,23 @@ TEST(Verdict, AFaultThatCostsNothingIsSaidToCostNothing) {
   EXPECT_EQ(judge(a).kind, VerdictKind::kClean);
 }
 
+// The oracle has right parts and the same settings: what it does not get back, the part has not lost.
+TEST(Verdict, AFaultIsNotBlamedForWhatASettingCosts) {
+  Attribution a = evidence(20);
+  part(a, Part::kKeyScales).different = 90;
+  a.variants = {variant("oracle", {20, 20, 0, 0}, 1, Suspect::kBackend),
+                variant("all", {20, 0, 0, 20}, 1e-5, Suspect::kSelection)};
+  Verdict verdict = judge(a);
+  EXPECT_EQ(verdict.kind, VerdictKind::kHarmless);
+  EXPECT_EQ(verdict.part, Part::kKeyScales);
+  EXPECT_NE(verdict.advice.find("what all shows costs 50 of 100 points"), std::string::npos)
+      << verdict.advice;
+  a.variants.erase(a.variants.begin());  // without the oracle there is nothing better to go by
+  verdict = judge(a);
+  EXPECT_EQ(verdict.kind, VerdictKind::kPart);
+  EXPECT_DOUBLE_EQ(verdict.points_lost, 50);
+}
+
 TEST(Verdict, RestoredLossesAreMeasuredAgainstTheSequenceThatNeverWentBack) {
   Attribution a = evidence(40);
   a.variants = {variant("after a restore", {8, 0, 32, 0}, 1e-8, Suspect::kRestore)};
