@@ -89,19 +89,20 @@ __device__ void latent_part(const LatentArguments& a, std::int64_t t, int part, 
           round_bf16(load_bf16(a.index_raw, t * a.index_heads + i) * a.index_scale);
 }
 
-// k and s of position p: from the step where the step has it, else from the state ring.
+// k and s of position p: from the step where the step has it, else from the state ring. `first`: the first
+// position of p's block or of the one after it.
 struct CompressorRow {
   const float* k;
   const float* s;
   const float* ape;  // to add to s, or null
 };
 __device__ __forceinline__ CompressorRow compressor_row(const CompressArguments& a, const SequenceSpan& span,
-                                                        int position) {
-  const int width = a.state.width;
+                                                        int position, int first) {
+  const int width = a.state.width, in_block = position - first + (position < first ? a.ratio : 0);
   if (position >= span.start_position) {
     const std::int64_t token = span.first_token + (position - span.start_position);
     return {a.k + token * width, a.score + token * width,
-            a.ape + static_cast<std::int64_t>(position % a.ratio) * width};
+            a.ape + static_cast<std::int64_t>(in_block) * width};
   }
   const float* row = a.state.base + span.slot * a.state.slot_floats +
                      static_cast<std::int64_t>(position % a.state.rows) * 2 * width;
@@ -112,6 +113,74 @@ __device__ __forceinline__ float score_of(const CompressorRow& row, int c) {
 }
 
 constexpr int kMaxCompressorWidth = 512;
+constexpr int kFewRows = 8;    // of the overlapping blocks of ratio 4
+constexpr int kRowBatch = 16;  // of longer blocks, on their way together
+
+// Softmax of the scores of rows begin .. first + ratio - 1 in column c of an entry, times their k. Columns of
+// rows before `first` are c, of others own + c. Sums run in ascending row order, whatever is loaded together.
+__device__ float few_rows(const CompressArguments& a, const SequenceSpan& span, int begin, int first, int own,
+                          int c) {
+  const int end = first + a.ratio;
+  float s[kFewRows], k[kFewRows];
+#pragma unroll
+  for (int i = 0; i < kFewRows; ++i) {
+    const int p = end - kFewRows + i, column = p < first ? c : own + c;
+    s[i] = k[i] = 0.0f;
+    if (p < begin) continue;
+    const CompressorRow r = compressor_row(a, span, p, first);
+    s[i] = score_of(r, column);
+    k[i] = r.k[column];
+  }
+  float maximum = -INFINITY, sum = 0.0f, value = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kFewRows; ++i)
+    if (end - kFewRows + i >= begin) maximum = fmaxf(maximum, s[i]);
+#pragma unroll
+  for (int i = 0; i < kFewRows; ++i)
+    if (end - kFewRows + i >= begin) sum += s[i] = expf(s[i] - maximum);
+#pragma unroll
+  for (int i = 0; i < kFewRows; ++i)
+    if (end - kFewRows + i >= begin) value += s[i] / sum * k[i];
+  return value;
+}
+// Scores of up to kRowBatch rows from p on; VALUES: their k, too.
+template <bool VALUES>
+__device__ __forceinline__ void load_rows(const CompressArguments& a, const SequenceSpan& span, int p,
+                                          int first, int end, int column, float (&s)[kRowBatch],
+                                          float (&k)[kRowBatch]) {
+#pragma unroll
+  for (int i = 0; i < kRowBatch; ++i) {
+    if (p + i >= end) continue;
+    const CompressorRow r = compressor_row(a, span, p + i, first);
+    s[i] = score_of(r, column);
+    if (VALUES) k[i] = r.k[column];
+  }
+}
+// Without an overlap: begin is first.
+__device__ float many_rows(const CompressArguments& a, const SequenceSpan& span, int first, int c) {
+  const int end = first + a.ratio;
+  float s[kRowBatch], k[kRowBatch];
+  float maximum = -INFINITY, sum = 0.0f, value = 0.0f;
+  for (int p = first; p < end; p += kRowBatch) {
+    load_rows<false>(a, span, p, first, end, c, s, k);
+#pragma unroll
+    for (int i = 0; i < kRowBatch; ++i)
+      if (p + i < end) maximum = fmaxf(maximum, s[i]);
+  }
+  for (int p = first; p < end; p += kRowBatch) {
+    load_rows<false>(a, span, p, first, end, c, s, k);
+#pragma unroll
+    for (int i = 0; i < kRowBatch; ++i)
+      if (p + i < end) sum += expf(s[i] - maximum);
+  }
+  for (int p = first; p < end; p += kRowBatch) {
+    load_rows<true>(a, span, p, first, end, c, s, k);
+#pragma unroll
+    for (int i = 0; i < kRowBatch; ++i)
+      if (p + i < end) value += expf(s[i] - maximum) / sum * k[i];
+  }
+  return value;
+}
 
 // The entry that token t completes, if it does.
 __device__ void compress_token(const CompressArguments& a, int t, RowScratch& shared) {
@@ -124,22 +193,9 @@ __device__ void compress_token(const CompressArguments& a, int t, RowScratch& sh
   const int entry = position / a.ratio, first = entry * a.ratio;
   const bool overlap = a.ratio == 4;
   const int own = overlap ? a.width : 0;  // column offset of the own block's series
-  for (int c = threadIdx.x; c < a.width; c += kThreads) {
-    const int begin = overlap && entry > 0 ? first - a.ratio : first;
-    float maximum = -INFINITY;
-    for (int p = begin; p < first + a.ratio; ++p)
-      maximum = fmaxf(maximum, score_of(compressor_row(a, span, p), p < first ? c : own + c));
-    float sum = 0.0f;
-    for (int p = begin; p < first + a.ratio; ++p)
-      sum += expf(score_of(compressor_row(a, span, p), p < first ? c : own + c) - maximum);
-    float value = 0.0f;
-    for (int p = begin; p < first + a.ratio; ++p) {
-      const CompressorRow r = compressor_row(a, span, p);
-      const int column = p < first ? c : own + c;
-      value += expf(score_of(r, column) - maximum) / sum * r.k[column];
-    }
-    row[c] = round_bf16(value);
-  }
+  for (int c = threadIdx.x; c < a.width; c += kThreads)
+    row[c] = round_bf16(overlap ? few_rows(a, span, entry > 0 ? first - a.ratio : first, first, own, c)
+                                : many_rows(a, span, first, c));
   __syncthreads();
   norm_row(row, a.norm, a.width, a.eps, scratch, row);
   rotate_tail(row, a.width, a.rope, static_cast<float>(first), a.frequencies);
@@ -236,11 +292,20 @@ __global__ void __launch_bounds__(kThreads)
   compress_token(c, blockIdx.x, shared);
 }
 
+// Tokens a CTA looks at: most of them complete no entry.
+__host__ __device__ constexpr int tokens_of_cta(int ratio) { return ratio < 32 ? ratio : 32; }
+
 __global__ void __launch_bounds__(kThreads) compress_kernel(const __grid_constant__ CompressArguments a) {
   __shared__ RowScratch shared;
   wait_for_predecessor();
   release_successor();
-  compress_token(a, blockIdx.x, shared);
+  const int lane = threadIdx.x % 32, each = tokens_of_cta(a.ratio), first = blockIdx.x * each;
+  const int t = first + lane;
+  const bool completes = lane < each && t < a.batch.num_tokens && (a.batch.positions[t] + 1) % a.ratio == 0;
+  for (unsigned left = __ballot_sync(0xffffffffu, completes); left != 0; left &= left - 1) {
+    compress_token(a, first + __ffs(static_cast<int>(left)) - 1, shared);
+    __syncthreads();
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) commit_state_kernel(const __grid_constant__ CompressArguments a) {
@@ -268,7 +333,9 @@ void launch_latent(const LatentArguments& a, cudaStream_t stream) {
 
 void launch_compress(const CompressArguments& a, cudaStream_t stream) {
   require(a.width <= kMaxCompressorWidth && a.width % 64 == 0, "a compressor width of at most 512");
-  launch({dim3(tokens(a.batch)), dim3(kThreads), 0, stream, true, "compress"}, compress_kernel, a);
+  const auto each = static_cast<unsigned>(tokens_of_cta(a.ratio));
+  launch({dim3((tokens(a.batch) + each - 1) / each), dim3(kThreads), 0, stream, true, "compress"},
+         compress_kernel, a);
   launch({dim3(tokens(a.batch)), dim3(kThreads), 0, stream, true, "commit_state"}, commit_state_kernel, a);
 }
 

@@ -2,8 +2,11 @@
 // scale.
 //
 // Scores by all threads of a token's CTA; then one warp takes the largest `chosen` times, ties to the lower
-// id. The work list is one CTA: counts, prefix sums and stable grouping, so the order of pairs is the same in
-// every run.
+// id. The work list: counts, prefix sums and stable grouping, so the order of pairs is the same in every run.
+// Few pairs are one CTA's. Many are a cluster's, each warp of which takes a contiguous share: the time is
+// that of a warp's chain of loads, and there are eight times as many warps.
+#include <cooperative_groups.h>
+
 #include "ops/cuda/device/numeric.cuh"
 #include "ops/cuda/device/ptx.cuh"
 #include "ops/cuda/moe/moe.h"
@@ -114,87 +117,129 @@ __device__ __forceinline__ void put(const WorkList& list, int place, int pair, i
   list.place[pair] = place;
 }
 
+struct ListScratch {
+  int counts[kMaxExperts], starts[kMaxExperts + 1], slot_of[kMaxExperts + 1];
+};
+
+// From counts: where each expert's pairs begin, and its place among those that have any. Exclusive sums of
+// counts (low 20 bits) and of used experts (above), by one warp, 16 experts a lane.
+__device__ __forceinline__ void place_experts(ListScratch& s, int experts, int lane) {
+  constexpr int kEach = kMaxExperts / 32;
+  std::uint32_t own = 0;
+  for (int i = 0; i < kEach; ++i) {
+    const int e = lane * kEach + i;
+    if (e < experts)
+      own += static_cast<std::uint32_t>(s.counts[e]) | static_cast<std::uint32_t>(s.counts[e] > 0) << 20;
+  }
+  std::uint32_t before = own;
+  for (int step = 1; step < 32; step *= 2) {
+    const std::uint32_t other = __shfl_up_sync(0xffffffffu, before, step);
+    if (lane >= step) before += other;
+  }
+  if (lane == 31) s.slot_of[experts] = static_cast<int>(before >> 20);
+  before -= own;
+  for (int i = 0; i < kEach; ++i) {
+    const int e = lane * kEach + i;
+    if (e >= experts) break;
+    s.starts[e] = static_cast<int>(before & 0xfffffu);
+    s.slot_of[e] = static_cast<int>(before >> 20);
+    before += static_cast<std::uint32_t>(s.counts[e]) | static_cast<std::uint32_t>(s.counts[e] > 0) << 20;
+  }
+}
+__device__ __forceinline__ void store_slots(const ListScratch& s, int experts, const DeviceExpert* table,
+                                            const WorkList& list) {
+  for (int e = threadIdx.x; e < experts; e += kListThreads)
+    if (s.counts[e] > 0) {
+      list.expert[s.slot_of[e]] = e;
+      list.first[s.slot_of[e]] = s.starts[e];
+      list.count[s.slot_of[e]] = s.counts[e];
+      list.weights[s.slot_of[e]] = table[e];
+    }
+  for (int i = s.slot_of[experts] + threadIdx.x; i < list.slots; i += kListThreads) list.count[i] = 0;
+}
+
 __global__ void __launch_bounds__(kListThreads)
     work_list_kernel(const std::int32_t* ids, int tokens, int chosen, int experts, const DeviceExpert* table,
                      WorkList list) {
-  __shared__ int counts[kMaxExperts], starts[kMaxExperts + 1], slot_of[kMaxExperts + 1];
+  __shared__ ListScratch s;
   wait_for_predecessor();
   release_successor();
   const int total = tokens * chosen, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int e = threadIdx.x; e < experts; e += kListThreads) counts[e] = 0;
+  for (int e = threadIdx.x; e < experts; e += kListThreads) s.counts[e] = 0;
   __syncthreads();
-  for (int p = threadIdx.x; p < total; p += kListThreads) atomicAdd(&counts[ids[p]], 1);
+  for (int p = threadIdx.x; p < total; p += kListThreads) atomicAdd(&s.counts[ids[p]], 1);
   __syncthreads();
-  // Exclusive sums of counts (low 20 bits) and of used experts (above), by one warp, 16 experts a lane.
-  if (warp == 0) {
-    constexpr int kEach = kMaxExperts / 32;
-    std::uint32_t own = 0;
-    for (int i = 0; i < kEach; ++i) {
-      const int e = lane * kEach + i;
-      if (e < experts)
-        own += static_cast<std::uint32_t>(counts[e]) | static_cast<std::uint32_t>(counts[e] > 0) << 20;
-    }
-    std::uint32_t before = own;
-    for (int step = 1; step < 32; step *= 2) {
-      const std::uint32_t other = __shfl_up_sync(0xffffffffu, before, step);
-      if (lane >= step) before += other;
-    }
-    if (lane == 31) slot_of[experts] = static_cast<int>(before >> 20);
-    before -= own;
-    for (int i = 0; i < kEach; ++i) {
-      const int e = lane * kEach + i;
-      if (e >= experts) break;
-      starts[e] = static_cast<int>(before & 0xfffffu);
-      slot_of[e] = static_cast<int>(before >> 20);
-      before += static_cast<std::uint32_t>(counts[e]) | static_cast<std::uint32_t>(counts[e] > 0) << 20;
+  if (warp == 0) place_experts(s, experts, lane);
+  __syncthreads();
+  store_slots(s, experts, table, list);
+  for (int e = warp; e < experts; e += kListThreads / 32) {  // each warp scans all pairs for its experts
+    if (s.counts[e] == 0) continue;
+    int at = s.starts[e];
+    for (int p0 = 0; p0 < total; p0 += 32) {
+      const int p = p0 + lane;
+      const unsigned mine = __ballot_sync(0xffffffffu, p < total && ids[p] == e);
+      if ((mine >> lane & 1) != 0) put(list, at + __popc(mine & ((1u << lane) - 1)), p, chosen);
+      at += __popc(mine);
     }
   }
-  __syncthreads();
-  for (int e = threadIdx.x; e < experts; e += kListThreads)
-    if (counts[e] > 0) {
-      list.expert[slot_of[e]] = e;
-      list.first[slot_of[e]] = starts[e];
-      list.count[slot_of[e]] = counts[e];
-      list.weights[slot_of[e]] = table[e];
-    }
-  for (int s = slot_of[experts] + threadIdx.x; s < list.slots; s += kListThreads) list.count[s] = 0;
-  if (total <= kFewPairs) {  // stable grouping: each warp scans all pairs for its experts
-    for (int e = warp; e < experts; e += kListThreads / 32) {
-      if (counts[e] == 0) continue;
-      int at = starts[e];
-      for (int p0 = 0; p0 < total; p0 += 32) {
-        const int p = p0 + lane;
-        const unsigned mine = __ballot_sync(0xffffffffu, p < total && ids[p] == e);
-        if ((mine >> lane & 1) != 0) put(list, at + __popc(mine & ((1u << lane) - 1)), p, chosen);
-        at += __popc(mine);
-      }
-    }
-    return;
-  }
-  // Many pairs: each warp groups a contiguous share, from where the shares before it end. next[w][e]: pairs
-  // of expert e in share w, then its first free place.
+}
+
+constexpr int kListCtas = 8;  // a cluster, the whole grid
+
+// next[w][e]: pairs of expert e in the share of this CTA's warp w, then its first free place.
+__global__ void __launch_bounds__(kListThreads)
+    work_list_cluster_kernel(const std::int32_t* ids, int tokens, int chosen, int experts,
+                             const DeviceExpert* table, WorkList list) {
+  constexpr int kWarps = kListThreads / 32;
+  __shared__ ListScratch s;
+  __shared__ int own[kMaxExperts];  // pairs of this CTA
   extern __shared__ int next[];
-  const int share = (total + 31) / 32, begin = min(total, warp * share), end = min(total, begin + share);
+  wait_for_predecessor();
+  release_successor();
+  const auto cluster = cooperative_groups::this_cluster();
+  const int rank = static_cast<int>(cluster.block_rank());
+  const int total = tokens * chosen, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int share = (total + kListCtas * kWarps - 1) / (kListCtas * kWarps);
+  const int begin = min(total, (rank * kWarps + warp) * share), end = min(total, begin + share);
   int* mine = next + warp * experts;
   for (int e = lane; e < experts; e += 32) mine[e] = 0;
   __syncwarp();
+#pragma unroll 4
   for (int p = begin + lane; p < end; p += 32) atomicAdd(&mine[ids[p]], 1);
   __syncthreads();
   for (int e = threadIdx.x; e < experts; e += kListThreads) {
-    int at = starts[e];
-    for (int w = 0; w < 32; ++w) {
+    int sum = 0;
+#pragma unroll 8
+    for (int w = 0; w < kWarps; ++w) sum += next[w * experts + e];
+    own[e] = sum;
+  }
+  cluster.sync();
+  for (int e = threadIdx.x; e < experts; e += kListThreads) {
+    int sum = 0, before = 0;
+#pragma unroll
+    for (int r = 0; r < kListCtas; ++r) {
+      const int theirs = *cluster.map_shared_rank(&own[e], static_cast<unsigned>(r));
+      before += r < rank ? theirs : 0;
+      sum += theirs;
+    }
+    s.counts[e] = sum;
+    int at = before;  // of this expert's pairs; its first place is added below
+    for (int w = 0; w < kWarps; ++w) {
       const int here = next[w * experts + e];
       next[w * experts + e] = at;
       at += here;
     }
   }
+  cluster.sync();  // nobody reads another's counts any more
+  if (warp == 0) place_experts(s, experts, lane);
   __syncthreads();
+  if (rank == 0) store_slots(s, experts, table, list);
   for (int p0 = begin; p0 < end; p0 += 32) {
     const int p = p0 + lane, e = p < end ? ids[p] : -1;
     const unsigned same = __match_any_sync(0xffffffffu, e);
-    if (e >= 0) put(list, mine[e] + __popc(same & ((1u << lane) - 1)), p, chosen);
+    if (e >= 0) put(list, s.starts[e] + mine[e] + __popc(same & ((1u << lane) - 1)), p, chosen);
     __syncwarp();
-    if (e >= 0 && __ffs(same) - 1 == lane) mine[e] += __popc(same);
+    if (e >= 0 && __ffs(static_cast<int>(same)) - 1 == lane) mine[e] += __popc(same);
     __syncwarp();
   }
 }
@@ -231,10 +276,15 @@ void launch_route(const RouteArguments& a, cudaStream_t stream) {
 void launch_work_list(const std::int32_t* ids, std::int32_t tokens, std::int32_t chosen, std::int32_t experts,
                       const DeviceExpert* table, const WorkList& list, cudaStream_t stream) {
   require(static_cast<std::int64_t>(tokens) * chosen < (1 << 20), "less than 2^20 routed pairs a step");
-  const std::size_t shared =
-      tokens * chosen <= kFewPairs ? 0 : static_cast<std::size_t>(experts) * 32 * sizeof(int);
-  launch({dim3(1), dim3(kListThreads), shared, stream, true, "work_list"}, work_list_kernel, ids, tokens,
-         chosen, experts, table, list);
+  Launch how{dim3(1), dim3(kListThreads), 0, stream, true, "work_list"};
+  if (tokens * chosen <= kFewPairs) {
+    launch(how, work_list_kernel, ids, tokens, chosen, experts, table, list);
+    return;
+  }
+  how.grid = dim3(kListCtas);
+  how.cluster = kListCtas;
+  how.shared_bytes = static_cast<std::size_t>(experts) * (kListThreads / 32) * sizeof(int);
+  launch(how, work_list_cluster_kernel, ids, tokens, chosen, experts, table, list);
 }
 
 void launch_tile_list(const WorkList& list, std::int32_t tile_tokens, std::int32_t* tiles,
