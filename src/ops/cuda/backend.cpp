@@ -220,7 +220,7 @@ void CudaBackend::index_select(const LayerContext& layer, const Knobs& knobs, co
     part.selected = p.selected + first * p.topk;
     part.count = p.count + first;
     launch_index_scores(part, properties_.multiProcessorCount, stream_);
-    launch_topk(part, topk_cluster_bytes(), stream_);
+    launch_topk(part, switches_.cluster_topk, stream_);
   }
 }
 
@@ -367,7 +367,7 @@ Result<> CudaBackend::draw(const float* logits, std::int32_t vocab, std::span<co
     a.selected = draw_scratch_.get<std::int32_t>("draw_selected", count * kMaxSortedDraw);
     a.selected_count = draw_scratch_.get<std::int32_t>("draw_selected_count", count);
   }
-  launch_draw(a, any_sorted, topk_cluster_bytes(), stream_);
+  launch_draw(a, any_sorted, switches_.cluster_topk, stream_);
   PIVOT_TRY_VOID(check_cuda(
       cudaMemcpyAsync(results.data(), a.results, results.size_bytes(), cudaMemcpyDeviceToHost, stream_),
       "drawing"));

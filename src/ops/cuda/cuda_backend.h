@@ -203,9 +203,6 @@ class CudaBackend final : public Backend {
     launch_quantize_fp8(x, tokens, cols, cols, values, scales, stream_);
     return {values, scales, cols};
   }
-  std::int64_t topk_cluster_bytes() const {
-    return switches_.cluster_topk ? static_cast<std::int64_t>(properties_.sharedMemPerBlockOptin) : 0;
-  }
   // Which kernels the linear layers of a step take.
   enum class Products : std::uint8_t { kDecode, kWgmma, kBlockScaled };
   // Steps that are replayed as graphs keep the decode kernels where long ones have wgmma, and with them one

@@ -67,7 +67,7 @@ double time_chain(cudaStream_t stream, int launches, const Record& record) {
 constexpr std::int32_t kChosen = 512;
 
 // Scores lie in the L2, as the kernel that wrote them leaves them.
-Result<CudaKernelTime> time_topk(std::int64_t entries, std::int64_t cluster_bytes, cudaStream_t stream) {
+Result<CudaKernelTime> time_topk(std::int64_t entries, bool clusters, cudaStream_t stream) {
   Memory scores, selected, count;
   PIVOT_TRY_VOID(scores.allocate(entries * 4, "scores"));
   PIVOT_TRY_VOID(selected.allocate(kChosen * 4, "a selection"));
@@ -81,7 +81,7 @@ Result<CudaKernelTime> time_topk(std::int64_t entries, std::int64_t cluster_byte
   rows.topk = kChosen;
   rows.selected = selected.as<std::int32_t>();
   rows.count = count.as<std::int32_t>();
-  const double seconds = time_chain(stream, 20, [&](int) { launch_topk_rows(rows, cluster_bytes, stream); });
+  const double seconds = time_chain(stream, 20, [&](int) { launch_topk_rows(rows, clusters, stream); });
   return CudaKernelTime{fmt::format("top-{} of {}", kChosen, entries), seconds,
                         static_cast<double>(entries) * 4};
 }
@@ -133,7 +133,7 @@ Result<CudaKernelTime> time_scores(const char* name, const RowLayout& layout, st
 }
 
 Result<CudaKernelTime> time_draw(const char* name, std::int32_t vocab, std::int32_t draws,
-                                 const DrawParams& params, std::int64_t cluster_bytes, cudaStream_t stream) {
+                                 const DrawParams& params, bool clusters, cudaStream_t stream) {
   Memory logits, rows, all_params, results, segments, selected, count;
   PIVOT_TRY_VOID(logits.allocate(std::int64_t{4} * vocab * draws, "logits"));
   launch_random_floats(logits.as<float>(), std::int64_t{vocab} * draws, 0.0f, 8.0f, 9, stream);
@@ -157,7 +157,7 @@ Result<CudaKernelTime> time_draw(const char* name, std::int32_t vocab, std::int3
   a.selected = selected.as<std::int32_t>();
   a.selected_count = count.as<std::int32_t>();
   const bool sorted = params.temperature != 0.0f && draw_is_sorted(params, vocab);
-  const double seconds = time_chain(stream, 20, [&](int) { launch_draw(a, sorted, cluster_bytes, stream); });
+  const double seconds = time_chain(stream, 20, [&](int) { launch_draw(a, sorted, clusters, stream); });
   return CudaKernelTime{fmt::format("draw, {}, {} rows", name, draws), seconds,
                         std::int64_t{4} * vocab * 1.0 * draws};
 }
@@ -168,7 +168,7 @@ Result<std::vector<CudaKernelTime>> CudaBackend::kernel_times() {
   select_device();
   std::vector<CudaKernelTime> times;
   for (const std::int64_t entries : {32768, 131072, 262144}) {
-    PIVOT_TRY(CudaKernelTime time, time_topk(entries, topk_cluster_bytes(), stream_));
+    PIVOT_TRY(CudaKernelTime time, time_topk(entries, switches_.cluster_topk, stream_));
     times.push_back(std::move(time));
   }
   const std::pair<const char*, RowLayout> keys[] = {
@@ -185,7 +185,7 @@ Result<std::vector<CudaKernelTime>> CudaBackend::kernel_times() {
                                                       {"top-p 0.9", {.temperature = 0.6f, .top_p = 0.9f}}};
   for (const auto& [name, params] : draws)
     for (const std::int32_t rows : {1, 32}) {
-      PIVOT_TRY(CudaKernelTime time, time_draw(name, kVocab, rows, params, topk_cluster_bytes(), stream_));
+      PIVOT_TRY(CudaKernelTime time, time_draw(name, kVocab, rows, params, switches_.cluster_topk, stream_));
       times.push_back(std::move(time));
     }
   return times;

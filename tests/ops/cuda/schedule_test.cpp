@@ -129,21 +129,13 @@ TEST(Schedule, BulkTilesAreAskedForInTheOrderInWhichTheyAreMultiplied) {
     }
 }
 
-TEST(Schedule, TopkRowsGoToAClusterOnlyWhereItsMemoryHoldsThem) {
-  EXPECT_EQ(topk_ctas(1, kH200), 1);
-  EXPECT_EQ(topk_ctas(8192, kH200), 1);
-  EXPECT_EQ(topk_ctas(8193, kH200), kTopkClusterCtas);
-  EXPECT_EQ(topk_ctas(262144, kH200), kTopkClusterCtas);  // 1M tokens
-  EXPECT_EQ(topk_ctas(262145, kH200), 1);
-  EXPECT_EQ(topk_ctas(32768, kRtx), kTopkClusterCtas);  // 128K tokens
-  EXPECT_EQ(topk_ctas(262144, kRtx), 1) << "131 KB of keys a CTA";
-  EXPECT_EQ(topk_ctas(32768, 0), 1) << "the switch is off";
-  for (const std::int64_t bytes : {kRtx, kH200})
-    for (std::int64_t entries = 1; entries < 300'000; entries += 997)
-      if (topk_ctas(entries, bytes) > 1) {
-        EXPECT_LE(topk_shared_bytes(entries) + kTopkStaticBytes, bytes);
-        EXPECT_GE(topk_share(entries) * kTopkClusterCtas, entries);
-      }
+TEST(Schedule, TopkRowsGoToAClusterOnceTheyAreLong) {
+  EXPECT_EQ(topk_ctas(0, true), 1);
+  EXPECT_EQ(topk_ctas(kTopkOneCta, true), 1);
+  EXPECT_EQ(topk_ctas(kTopkOneCta + 1, true), kTopkClusterCtas);
+  EXPECT_EQ(topk_ctas(262144, true), kTopkClusterCtas);  // 1M tokens
+  EXPECT_EQ(topk_ctas(std::int64_t{1} << 33, true), kTopkClusterCtas);
+  EXPECT_EQ(topk_ctas(262144, false), 1) << "the switch is off";
 }
 
 TEST(Schedule, ScoreSlicesStayWithinOneGibibyte) {

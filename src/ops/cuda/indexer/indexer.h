@@ -26,14 +26,13 @@ void launch_index_scores(const IndexArguments& a, int multiprocessors, cudaStrea
 // The same for steps of many tokens (sm_90a): keys are decoded once for several queries.
 // REQUIRES: prefill_scores_take() (placement/schedule.h).
 void launch_prefill_index_scores(const IndexArguments& a, int multiprocessors, cudaStream_t stream);
-// `cluster_bytes`: shared memory that a CTA may have, where long rows may be a cluster's; 0: one CTA a row
-// (placement/schedule.h topk_ctas).
-void launch_topk(const IndexArguments& a, std::int64_t cluster_bytes, cudaStream_t stream);
+// `clusters`: whether long rows may be a cluster's (placement/schedule.h topk_ctas); else one CTA takes a row.
+void launch_topk(const IndexArguments& a, bool clusters, cudaStream_t stream);
 
 // Top-k of rows of floats outside the step: draws, tests, benchmarks.
 struct TopkRows {
   const float* scores = nullptr;
-  std::int64_t stride = 0;  // a multiple of 4
+  std::int64_t stride = 0;
   std::int32_t rows = 0;
   const std::int32_t* row = nullptr;      // [rows] which row of `scores` each is; null: in order
   const std::int32_t* lengths = nullptr;  // [rows], a negative one is 0; null: `length` for all
@@ -42,6 +41,6 @@ struct TopkRows {
   std::int32_t* selected = nullptr;  // [rows][topk] ascending, -1 beyond count
   std::int32_t* count = nullptr;     // [rows]
 };
-void launch_topk_rows(const TopkRows& a, std::int64_t cluster_bytes, cudaStream_t stream);
+void launch_topk_rows(const TopkRows& a, bool clusters, cudaStream_t stream);
 
 }  // namespace pivot::cuda

@@ -1,12 +1,14 @@
 // score[t][j] = sum_h w[t][h] relu(q[t][h] . k_j), fp32.
 //
-// Bytes: one packed key (68 B in FP4) per entry and query; FLOP: 2 * 64 * 128 a key. Memory bound with tensor
-// cores (128 FLOP/B against a ridge above 180 in BF16). Keys are operand A (16 a warp), heads are the
-// columns; relu, weight and the sum over heads stay in registers. K order: lane t%4 owns dims [t dim/4, (t+1)
-// dim/4) of both operands. Rows with at most topk visible entries are skipped on the device: the selection is
-// all of them.
+// Bytes: one packed key (68 B in FP4) per entry and query; FLOP: 2 * 64 * 128 a key. FP4 keys ask about as
+// much of mma.sync as of memory, wider ones of memory alone. Keys are operand A, heads are the columns; relu,
+// weight and the sum over heads stay in registers. K order: lane t%4 owns dims [t dim/4, (t+1) dim/4) of both
+// operands. A warp takes 32 keys, so that a fragment of the query read from shared memory serves two
+// products; 16 where the row would otherwise leave warps without keys. A key's score does not depend on that.
+// Rows with at most topk visible entries are skipped on the device: the selection is all of them.
 #include <algorithm>
 
+#include "ops/cuda/device/bulk_transfer.cuh"
 #include "ops/cuda/device/numeric.cuh"
 #include "ops/cuda/device/rows.cuh"
 #include "ops/cuda/indexer/indexer.h"
@@ -16,77 +18,207 @@
 namespace pivot::cuda {
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kCtas = 4;  // on a multiprocessor
 
-template <int D>
-__global__ void __launch_bounds__(kWarps * 32) score_kernel(IndexArguments a) {
-  // Query fragments [step][head tile][lane] as the mma wants them, and the head weights.
-  extern __shared__ uint2 fragments[];
-  constexpr int kSteps = D / 16;
+__device__ __forceinline__ float relu(float x) {  // NaN stays NaN and is ranked as such
+  float r;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+// The rows of `KEYS` neighbouring keys from a multiple of KEYS on: one page's where pages hold multiples
+// of 32.
+template <int KEYS>
+class TileRows {
+ public:
+  __device__ __forceinline__ TileRows(const PagedView& keys, int table, int first, int visible)
+      : keys_(keys), table_(table), first_(first), last_(visible - 1) {
+    if (whole()) start_ = paged_row(keys, table, first);
+  }
+  // Of key first + i, or of the last visible one.
+  __device__ __forceinline__ RowAddress row(int i) const {
+    if (!whole()) return paged_row(keys_, table_, min(first_ + i, last_));
+    const int j = min(i, last_ - first_);
+    return {start_.data + j * keys_.layout.data_bytes, start_.scales + j * keys_.layout.scale_bytes};
+  }
+  // Asks the L2 for all of them; changes nothing else, so it may come before the wait for the predecessor.
+  __device__ __forceinline__ void prefetch(int lane) const {
+    if (!whole()) return;
+    if (lane == 0) bulk_prefetch(start_.data, KEYS * keys_.layout.data_bytes);
+    if (lane == 1 && keys_.layout.scale_bytes != 0)
+      bulk_prefetch(start_.scales, KEYS * keys_.layout.scale_bytes);
+  }
+
+ private:
+  __device__ __forceinline__ bool whole() const { return keys_.page_rows % 32 == 0; }
+  const PagedView& keys_;
+  RowAddress start_{};
+  int table_, first_, last_;
+};
+
+// Query fragments as the mma wants them: [head tile][pair of steps][lane]; then the head weights. Loads go
+// out together.
+template <RowFormat FORMAT, int D>
+__device__ __forceinline__ void fill_query(const IndexArguments& a, int token, int head_tiles,
+                                           uint4* fragments, float* weights) {
+  constexpr int kPairs = D / 32, kTile = kPairs * 32, kStep = kThreads / kTile, kBatch = 8;
+  const int lane = threadIdx.x % 32, pair = threadIdx.x % kTile / 32, head = lane / 4;
+  const BF16* q = static_cast<const BF16*>(a.index_q) +
+                  (static_cast<std::int64_t>(token) * a.heads + head) * D + lane % 4 * (D / 4) + pair * 8;
+  for (int first = threadIdx.x / kTile; first < head_tiles; first += kBatch * kStep) {
+    const BF16* from = q + first * (8 * D);
+    uint4* to = fragments + first * kTile + threadIdx.x % kTile;
+    const int left = (a.heads - head + 7) / 8 - first;  // tiles in which this lane has a head
+    uint4 v[kBatch];
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      v[b] = uint4{};
+      if (b * kStep < left) v[b] = *reinterpret_cast<const uint4*>(from + b * kStep * (8 * D));
+    }
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const QueryEight eight = query_eight(v[b], FORMAT == RowFormat::kIndexFp4);
+      if (first + b * kStep < head_tiles)
+        to[b * kStep * kTile] = uint4{eight.first.x, eight.first.y, eight.second.x, eight.second.y};
+    }
+  }
+  for (int i = threadIdx.x; i < head_tiles * 8; i += kThreads)
+    weights[i] = i < a.heads ? a.index_weights[static_cast<std::int64_t>(token) * a.heads + i] : 0.0f;
+}
+
+// The scores of a CTA's keys, TILES times 16 a warp at a time.
+template <RowFormat FORMAT, int D, bool BF16_SCORES, int TILES>
+__device__ __forceinline__ void score_row(const IndexArguments& a, int token, int table, int visible,
+                                          uint4* fragments) {
+  constexpr int kKeys = 16 * TILES, kPairs = D / 32;
+  // Whether the codes of a warp's next keys fit its registers beside the operands; others wait in the L2.
+  constexpr bool kAhead = FORMAT == RowFormat::kIndexFp4;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int head_tiles = (a.heads + 7) / 8;
-  float* weights = reinterpret_cast<float*>(fragments + kSteps * head_tiles * 32);
+  float* weights = reinterpret_cast<float*>(fragments + head_tiles * kPairs * 32);
+  float* out = a.scores + token * a.score_stride;
+  const int stride = static_cast<int>(gridDim.x) * kWarps * kKeys;
+  int first = (static_cast<int>(blockIdx.x) * kWarps + warp) * kKeys;
+
+  KeyCodes<FORMAT, D> codes[TILES][2];  // keys g and g + 8 of each 16
+  const auto fetch = [&](const TileRows<kKeys>& rows) {
+#pragma unroll
+    for (int m = 0; m < TILES; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        codes[m][half] = fetch_key<FORMAT, D>(rows.row(16 * m + 8 * half + g), t);
+  };
+  if (first < visible) fetch(TileRows<kKeys>(a.keys, table, first, visible));
+  fill_query<FORMAT, D>(a, token, head_tiles, fragments, weights);
+  __syncthreads();
+
+  for (; first < visible; first += stride) {
+    std::uint32_t key[TILES][2][D / 8];
+#pragma unroll
+    for (int m = 0; m < TILES; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        decode_key<FORMAT, D>(codes[m][half], key[m][half]);
+        if constexpr (FORMAT == RowFormat::kBf16) {
+          // The operand's registers alternate between two keys, those of a load do not. With a zero that the
+          // compiler does not see through words move once, and not before every product.
+#pragma unroll
+          for (std::uint32_t& word : key[m][half]) word ^= blockIdx.z;
+        }
+      }
+    if (first + stride < visible) {
+      const TileRows<kKeys> next(a.keys, table, first + stride, visible);
+      if constexpr (kAhead)
+        fetch(next);
+      else
+        next.prefetch(lane);
+    }
+    float sum[TILES][2] = {};
+#pragma unroll 2
+    for (int tile = 0; tile < head_tiles; ++tile) {
+      float c[TILES][4] = {};
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) {
+        const uint4 b = fragments[(tile * kPairs + pair) * 32 + lane];
+#pragma unroll
+        for (int m = 0; m < TILES; ++m)
+          OperandBf16::mma(c[m], key[m][0][4 * pair], key[m][1][4 * pair], key[m][0][4 * pair + 1],
+                           key[m][1][4 * pair + 1], b.x, b.y);
+#pragma unroll
+        for (int m = 0; m < TILES; ++m)
+          OperandBf16::mma(c[m], key[m][0][4 * pair + 2], key[m][1][4 * pair + 2], key[m][0][4 * pair + 3],
+                           key[m][1][4 * pair + 3], b.z, b.w);
+      }
+      const float2 w = *reinterpret_cast<const float2*>(weights + tile * 8 + 2 * t);
+#pragma unroll
+      for (int m = 0; m < TILES; ++m)
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            float d = c[m][2 * half + i];
+            if constexpr (BF16_SCORES) d = round_bf16(d);
+            d = (i == 0 ? w.x : w.y) * relu(d);
+            sum[m][half] += BF16_SCORES ? round_bf16(d) : d;
+          }
+    }
+#pragma unroll
+    for (int m = 0; m < TILES; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float s = sum[m][half];
+        s += __shfl_xor_sync(0xffffffffu, s, 1);
+        s += __shfl_xor_sync(0xffffffffu, s, 2);
+        if constexpr (BF16_SCORES) s = round_bf16(s);
+        const int j = first + 16 * m + 8 * half + g;
+        if (t == 0 && j < visible) out[j] = s;
+      }
+    if constexpr (!kAhead)
+      if (first + stride < visible) fetch(TileRows<kKeys>(a.keys, table, first + stride, visible));
+  }
+}
+
+template <RowFormat FORMAT, int D, bool BF16_SCORES>
+__global__ void __launch_bounds__(kThreads, kCtas) score_kernel(const __grid_constant__ IndexArguments a) {
+  extern __shared__ uint4 fragments[];
   const int token = blockIdx.y;
   const SequenceSpan span = a.batch.spans[a.batch.span_of[token]];  // the step's description: not a kernel's
   const int visible = (a.batch.positions[token] + 1) / 4;
+  const bool wide = visible > static_cast<int>(gridDim.x) * kWarps * 16;
+  const int keys = wide ? 32 : 16, first = static_cast<int>(blockIdx.x) * kWarps * keys;
+  const bool idle = visible <= a.topk || first >= visible;
+  if (!idle) {
+    const int mine = first + static_cast<int>(threadIdx.x) / 32 * keys, lane = threadIdx.x % 32;
+    if (mine < visible) {
+      if (wide)
+        TileRows<32>(a.keys, span.table, mine, visible).prefetch(lane);
+      else
+        TileRows<16>(a.keys, span.table, mine, visible).prefetch(lane);
+    }
+  }
   wait_for_predecessor();
   release_successor();
-  if (visible <= a.topk || static_cast<int>(blockIdx.x) * kWarps * 16 >= visible) return;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const BF16* q = static_cast<const BF16*>(a.index_q) + static_cast<std::int64_t>(token) * a.heads * D;
-  // Eight dims, two steps, at a time.
-  const bool fp4 = a.keys.layout.format == RowFormat::kIndexFp4;
-  for (int i = threadIdx.x; i < kSteps / 2 * head_tiles * 32; i += kWarps * 32) {
-    const int pair = i / (head_tiles * 32), tile = i / 32 % head_tiles, l = i % 32;
-    const int head = tile * 8 + l / 4;
-    uint4 v{};
-    if (head < a.heads) v = *reinterpret_cast<const uint4*>(q + head * D + (l % 4) * (D / 4) + pair * 8);
-    const QueryEight eight = query_eight(v, fp4);
-    fragments[(2 * pair * head_tiles + tile) * 32 + l] = eight.first;
-    fragments[((2 * pair + 1) * head_tiles + tile) * 32 + l] = eight.second;
-  }
-  for (int i = threadIdx.x; i < head_tiles * 8; i += kWarps * 32)
-    weights[i] = i < a.heads ? a.index_weights[static_cast<std::int64_t>(token) * a.heads + i] : 0.0f;
-  __syncthreads();
-  float* out = a.scores + token * a.score_stride;
-  for (int first = (blockIdx.x * kWarps + warp) * 16; first < visible; first += gridDim.x * kWarps * 16) {
-    std::uint32_t low[D / 8], high[D / 8];
-    const int j0 = min(first + g, visible - 1), j1 = min(first + g + 8, visible - 1);
-    load_key<D>(a.keys.layout, paged_row(a.keys, span.table, j0), t, low);
-    load_key<D>(a.keys.layout, paged_row(a.keys, span.table, j1), t, high);
-    float sum0 = 0.0f, sum1 = 0.0f;
-    for (int tile = 0; tile < head_tiles; ++tile) {
-      float c[4] = {};
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const uint2 b = fragments[(step * head_tiles + tile) * 32 + lane];
-        OperandBf16::mma(c, low[2 * step], high[2 * step], low[2 * step + 1], high[2 * step + 1], b.x, b.y);
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float w = weights[tile * 8 + 2 * t + i];
-        float d0 = c[i], d1 = c[2 + i];
-        if (a.bf16_scores) {
-          d0 = round_bf16(d0);
-          d1 = round_bf16(d1);
-        }
-        // A comparison instead of max(), so that NaN stays NaN and is ranked as such.
-        d0 = w * (d0 < 0.0f ? 0.0f : d0);
-        d1 = w * (d1 < 0.0f ? 0.0f : d1);
-        sum0 += a.bf16_scores ? round_bf16(d0) : d0;
-        sum1 += a.bf16_scores ? round_bf16(d1) : d1;
-      }
-    }
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-      sum0 += __shfl_xor_sync(0xffffffffu, sum0, step);
-      sum1 += __shfl_xor_sync(0xffffffffu, sum1, step);
-    }
-    if (a.bf16_scores) {
-      sum0 = round_bf16(sum0);
-      sum1 = round_bf16(sum1);
-    }
-    if (t == 0 && first + g < visible) out[first + g] = sum0;
-    if (t == 0 && first + g + 8 < visible) out[first + g + 8] = sum1;
+  if (idle) return;
+  if (wide)
+    score_row<FORMAT, D, BF16_SCORES, 2>(a, token, span.table, visible, fragments);
+  else
+    score_row<FORMAT, D, BF16_SCORES, 1>(a, token, span.table, visible, fragments);
+}
+
+template <RowFormat FORMAT, int D>
+void launch_format(const Launch& how, const IndexArguments& a) {
+  launch(how, a.bf16_scores ? score_kernel<FORMAT, D, true> : score_kernel<FORMAT, D, false>, a);
+}
+template <int D>
+void launch_dims(const Launch& how, const IndexArguments& a) {
+  switch (a.keys.layout.format) {
+    case RowFormat::kIndexFp4:
+      return launch_format<RowFormat::kIndexFp4, D>(how, a);
+    case RowFormat::kIndexFp8:
+      return launch_format<RowFormat::kIndexFp8, D>(how, a);
+    default:
+      return launch_format<RowFormat::kBf16, D>(how, a);
   }
 }
 
@@ -94,21 +226,21 @@ __global__ void __launch_bounds__(kWarps * 32) score_kernel(IndexArguments a) {
 
 void launch_index_scores(const IndexArguments& a, int multiprocessors, cudaStream_t stream) {
   const std::int64_t tokens = a.batch.num_tokens;
-  const int ctas = static_cast<int>(std::max<std::int64_t>(1, 4 * multiprocessors / tokens));
+  const int ctas = static_cast<int>(std::max<std::int64_t>(1, kCtas * multiprocessors / tokens));
   const int head_tiles = (a.heads + 7) / 8;
-  const std::size_t shared = static_cast<std::size_t>(a.dim / 16 * head_tiles * 32) * sizeof(uint2) +
+  const std::size_t shared = static_cast<std::size_t>(a.dim / 32 * head_tiles * 32) * sizeof(uint4) +
                              static_cast<std::size_t>(head_tiles) * 32;
   const Launch how{dim3(static_cast<unsigned>(ctas), static_cast<unsigned>(tokens)),
-                   dim3(kWarps * 32),
+                   dim3(kThreads),
                    shared,
                    stream,
                    true,
                    "index_scores"};
   switch (a.dim) {
     case 128:
-      return launch(how, score_kernel<128>, a);
+      return launch_dims<128>(how, a);
     case 64:
-      return launch(how, score_kernel<64>, a);
+      return launch_dims<64>(how, a);
     default:
       require(false, "index_head_dim 128 or 64");
   }

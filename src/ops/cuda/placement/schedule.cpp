@@ -58,10 +58,8 @@ bool prefill_scores_take(std::int32_t heads, std::int32_t dim, std::int64_t shar
   return heads == kPrefillIndexHeads && dim == kPrefillIndexDims && kPrefillIndexBytes <= shared_bytes;
 }
 
-int topk_ctas(std::int64_t entries, std::int64_t shared_bytes) {
-  constexpr std::int64_t kOneCta = 8192;  // keys that one CTA holds in registers
-  const bool fits = topk_shared_bytes(entries) + kTopkStaticBytes <= shared_bytes;
-  return entries > kOneCta && entries <= kTopkClusterEntries && fits ? kTopkClusterCtas : 1;
+int topk_ctas(std::int64_t entries, bool clusters) {
+  return clusters && entries > kTopkOneCta ? kTopkClusterCtas : 1;
 }
 
 std::int64_t score_slice_tokens(std::int64_t tokens, std::int64_t score_stride) {

@@ -35,21 +35,11 @@ inline constexpr int kMaxAttentionSplits = 64;
 std::int32_t attention_splits(std::int64_t tokens, std::int32_t heads, std::int64_t max_keys,
                               int multiprocessors);
 
-// CTAs that choose the top-k of one row of at most `entries`: 1, or a cluster whose CTAs keep the keys of the
-// whole row in their shared memory, if a CTA may have `shared_bytes` of it (227 KB on sm_90a, 99 KB on
-// sm_120a; 0: no clusters).
+// CTAs that choose the top-k of one row of at most `entries`: 1, or a cluster where rows are long enough to be
+// worth its barriers.
 inline constexpr int kTopkClusterCtas = 8;
-inline constexpr int kTopkClusterEntries = 262144;
-inline constexpr int kTopkBins = 2048;
-inline constexpr int kTopkStaticBytes = 20 * 1024;  // what the kernels declare beside the keys and histograms
-// Keys of one CTA of a cluster, and the shared memory it asks for at launch.
-constexpr std::int64_t topk_share(std::int64_t entries) {
-  return ((entries + kTopkClusterCtas - 1) / kTopkClusterCtas + 31) / 32 * 32;
-}
-constexpr std::int64_t topk_shared_bytes(std::int64_t entries) {
-  return (topk_share(entries) + 3 * kTopkBins) * 4;
-}
-int topk_ctas(std::int64_t entries, std::int64_t shared_bytes);
+inline constexpr int kTopkOneCta = 8192;  // entries
+int topk_ctas(std::int64_t entries, bool clusters);
 
 // The slot of token tile `tile`, given the tiles before each slot (tiles[slots]: of all): the last one that
 // starts at or before it, since slots without tokens share their successor's start. REQUIRES: tile <

@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_draw(const DrawArguments& a, bool any_sorted, std::int64_t cluster_bytes, cudaStream_t stream) {
+void launch_draw(const DrawArguments& a, bool any_sorted, bool clusters, cudaStream_t stream) {
   const std::int32_t segments = draw_segments(a.vocab);
   require(a.draws > 0 && a.vocab % 4 == 0 && segments <= kMaxDrawSegments,
           "draws from rows of at most 262,144 logits, a multiple of 4");
@@ -248,7 +248,7 @@ void launch_draw(const DrawArguments& a, bool any_sorted, std::int64_t cluster_b
     best.topk = kMaxSortedDraw;
     best.selected = a.selected;
     best.count = a.selected_count;
-    launch_topk_rows(best, cluster_bytes, stream);
+    launch_topk_rows(best, clusters, stream);
   }
   launch({dim3(static_cast<unsigned>(a.draws)), dim3(kThreads), 0, stream, true, "draw_choose"},
          choose_kernel, a, segments);

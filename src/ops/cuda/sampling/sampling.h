@@ -25,7 +25,7 @@ constexpr std::int32_t draw_segments(std::int32_t vocab) { return (vocab + kDraw
 
 // `any_sorted`: whether some draw has top-k or top-p; without it the selection of the best candidates is left
 // out.
-// `cluster_bytes` as of launch_topk.
-void launch_draw(const DrawArguments& a, bool any_sorted, std::int64_t cluster_bytes, cudaStream_t stream);
+// `clusters` as of launch_topk.
+void launch_draw(const DrawArguments& a, bool any_sorted, bool clusters, cudaStream_t stream);
 
 }  // namespace pivot::cuda
