@@ -213,20 +213,34 @@ TEST(PrefixStore, KilledWhileWritingNothingIsEverDamaged) {
   std::mt19937 random(11);
   std::int64_t loaded = 0;
   for (int round = 0; round < 50; ++round) {
+    int progress[2];  // a byte for each state that is on the disk: how fast the machine is does not matter
+    ASSERT_EQ(::pipe(progress), 0);
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
+      ::close(progress[0]);
       const auto store = open_store(folder, 3 << 20);
       for (std::uint32_t i = 0; i < 1000; ++i)
-        for (const std::int64_t n : {256, 512, 700})
-          write_state(*store, family(static_cast<std::uint32_t>(round) * 3 + i % 5, n + i / 5)),
-              store->flush();
+        for (const std::int64_t n : {256, 512, 700}) {
+          write_state(*store, family(static_cast<std::uint32_t>(round) * 3 + i % 5, n + i / 5));
+          store->flush();
+          if (::write(progress[1], "x", 1) != 1) ::_exit(1);
+        }
       ::_exit(0);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(3 + random() % 60));
+    ::close(progress[1]);
+    bool is_writing = true;
+    for (std::uint32_t states = 1 + random() % 8; states > 0 && is_writing; --states) {
+      char byte = 0;
+      is_writing = ::read(progress[0], &byte, 1) == 1;
+    }
+    // Somewhere in the next ones.
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
     ::kill(child, SIGKILL);
+    ::close(progress[0]);
     int status = 0;
     ::waitpid(child, &status, 0);
+    ASSERT_TRUE(is_writing) << "the writer ended by itself in round " << round;
     const auto store = open_store(folder, 3 << 20);
     for (std::uint32_t f = 0; f < static_cast<std::uint32_t>(round) * 3 + 5; ++f) {
       const std::vector<TokenId> ids = family(f, 1000);
