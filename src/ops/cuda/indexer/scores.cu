@@ -19,7 +19,8 @@ namespace pivot::cuda {
 namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
-constexpr int kCtas = 4;  // on a multiprocessor
+// CTAs on a multiprocessor: BF16 keys take more registers, and more bytes on their way a warp.
+constexpr int ctas_of(RowFormat format) { return format == RowFormat::kBf16 ? 3 : 4; }
 
 __device__ __forceinline__ float relu(float x) {  // NaN stays NaN and is ranked as such
   float r;
@@ -87,11 +88,52 @@ __device__ __forceinline__ void fill_query(const IndexArguments& a, int token, i
     weights[i] = i < a.heads ? a.index_weights[static_cast<std::int64_t>(token) * a.heads + i] : 0.0f;
 }
 
+// Adds HEADS head tiles to the sums of the keys g and g + 8 of each 16. `fragments` and `weights` are the
+// lane's of the first tile. The products of different tiles alternate, so that none waits for the one before
+// it.
+template <bool BF16_SCORES, int HEADS, int D, int TILES>
+__device__ __forceinline__ void add_heads(const std::uint32_t (&key)[TILES][2][D / 8], const uint4* fragments,
+                                          const float* weights, float (&sum)[TILES][2]) {
+  constexpr int kPairs = D / 32;
+  float c[HEADS][TILES][4] = {};
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+    uint4 b[HEADS];
+#pragma unroll
+    for (int h = 0; h < HEADS; ++h) b[h] = fragments[(h * kPairs + pair) * 32];
+#pragma unroll
+    for (int step = 0; step < 2; ++step)
+#pragma unroll
+      for (int h = 0; h < HEADS; ++h)
+#pragma unroll
+        for (int m = 0; m < TILES; ++m) {
+          const int i = 4 * pair + 2 * step;
+          OperandBf16::mma(c[h][m], key[m][0][i], key[m][1][i], key[m][0][i + 1], key[m][1][i + 1],
+                           step == 0 ? b[h].x : b[h].z, step == 0 ? b[h].y : b[h].w);
+        }
+  }
+#pragma unroll
+  for (int h = 0; h < HEADS; ++h) {
+    const float2 w = *reinterpret_cast<const float2*>(weights + h * 8);
+#pragma unroll
+    for (int m = 0; m < TILES; ++m)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float d = c[h][m][2 * half + i];
+          if constexpr (BF16_SCORES) d = round_bf16(d);
+          d = (i == 0 ? w.x : w.y) * relu(d);
+          sum[m][half] += BF16_SCORES ? round_bf16(d) : d;
+        }
+  }
+}
+
 // The scores of a CTA's keys, TILES times 16 a warp at a time.
 template <RowFormat FORMAT, int D, bool BF16_SCORES, int TILES>
 __device__ __forceinline__ void score_row(const IndexArguments& a, int token, int table, int visible,
                                           uint4* fragments) {
-  constexpr int kKeys = 16 * TILES, kPairs = D / 32;
+  constexpr int kKeys = 16 * TILES, kPairs = D / 32, kTogether = 4 / TILES;
   // Whether the codes of a warp's next keys fit its registers beside the operands; others wait in the L2.
   constexpr bool kAhead = FORMAT == RowFormat::kIndexFp4;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -135,34 +177,14 @@ __device__ __forceinline__ void score_row(const IndexArguments& a, int token, in
         next.prefetch(lane);
     }
     float sum[TILES][2] = {};
-#pragma unroll 2
-    for (int tile = 0; tile < head_tiles; ++tile) {
-      float c[TILES][4] = {};
-#pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        const uint4 b = fragments[(tile * kPairs + pair) * 32 + lane];
-#pragma unroll
-        for (int m = 0; m < TILES; ++m)
-          OperandBf16::mma(c[m], key[m][0][4 * pair], key[m][1][4 * pair], key[m][0][4 * pair + 1],
-                           key[m][1][4 * pair + 1], b.x, b.y);
-#pragma unroll
-        for (int m = 0; m < TILES; ++m)
-          OperandBf16::mma(c[m], key[m][0][4 * pair + 2], key[m][1][4 * pair + 2], key[m][0][4 * pair + 3],
-                           key[m][1][4 * pair + 3], b.z, b.w);
-      }
-      const float2 w = *reinterpret_cast<const float2*>(weights + tile * 8 + 2 * t);
-#pragma unroll
-      for (int m = 0; m < TILES; ++m)
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            float d = c[m][2 * half + i];
-            if constexpr (BF16_SCORES) d = round_bf16(d);
-            d = (i == 0 ? w.x : w.y) * relu(d);
-            sum[m][half] += BF16_SCORES ? round_bf16(d) : d;
-          }
-    }
+    int tile = 0;
+    for (; tile + kTogether <= head_tiles; tile += kTogether)
+      add_heads<BF16_SCORES, kTogether, D>(key, fragments + tile * (kPairs * 32) + lane,
+                                           weights + tile * 8 + 2 * t, sum);
+#pragma unroll 1
+    for (; tile < head_tiles; ++tile)
+      add_heads<BF16_SCORES, 1, D>(key, fragments + tile * (kPairs * 32) + lane, weights + tile * 8 + 2 * t,
+                                   sum);
 #pragma unroll
     for (int m = 0; m < TILES; ++m)
 #pragma unroll
@@ -180,7 +202,8 @@ __device__ __forceinline__ void score_row(const IndexArguments& a, int token, in
 }
 
 template <RowFormat FORMAT, int D, bool BF16_SCORES>
-__global__ void __launch_bounds__(kThreads, kCtas) score_kernel(const __grid_constant__ IndexArguments a) {
+__global__ void __launch_bounds__(kThreads, ctas_of(FORMAT))
+    score_kernel(const __grid_constant__ IndexArguments a) {
   extern __shared__ uint4 fragments[];
   const int token = blockIdx.y;
   const SequenceSpan span = a.batch.spans[a.batch.span_of[token]];  // the step's description: not a kernel's
@@ -226,7 +249,8 @@ void launch_dims(const Launch& how, const IndexArguments& a) {
 
 void launch_index_scores(const IndexArguments& a, int multiprocessors, cudaStream_t stream) {
   const std::int64_t tokens = a.batch.num_tokens;
-  const int ctas = static_cast<int>(std::max<std::int64_t>(1, kCtas * multiprocessors / tokens));
+  const int ctas =
+      static_cast<int>(std::max<std::int64_t>(1, ctas_of(a.keys.layout.format) * multiprocessors / tokens));
   const int head_tiles = (a.heads + 7) / 8;
   const std::size_t shared = static_cast<std::size_t>(a.dim / 32 * head_tiles * 32) * sizeof(uint4) +
                              static_cast<std::size_t>(head_tiles) * 32;

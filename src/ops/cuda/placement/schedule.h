@@ -35,8 +35,8 @@ inline constexpr int kMaxAttentionSplits = 64;
 std::int32_t attention_splits(std::int64_t tokens, std::int32_t heads, std::int64_t max_keys,
                               int multiprocessors);
 
-// CTAs that choose the top-k of one row of at most `entries`: 1, or a cluster where rows are long enough to be
-// worth its barriers.
+// CTAs that choose the top-k of one row of at most `entries`: 1, or a cluster where rows are long enough to
+// be worth its barriers.
 inline constexpr int kTopkClusterCtas = 8;
 inline constexpr int kTopkOneCta = 8192;  // entries
 int topk_ctas(std::int64_t entries, bool clusters);
