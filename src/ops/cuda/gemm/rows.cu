@@ -27,9 +27,9 @@ __global__ void __launch_bounds__(kThreads)
   wait_for_predecessor();
   release_successor();
   const int lane = threadIdx.x % 32, chunks = (groups + kGroups - 1) / kGroups;
-  const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
-  const std::int64_t source = warp / chunks;
-  const int first = static_cast<int>(warp % chunks) * kGroups;
+  // The warps of a CTA take the same columns of neighbouring rows, which are neighbours in a panel, too.
+  const std::int64_t source = blockIdx.x / chunks * (kThreads / 32) + threadIdx.x / 32;
+  const int first = static_cast<int>(blockIdx.x % chunks) * kGroups;
   if (source >= source_rows) return;
   // A lane owns four consecutive positions: two pairs of columns of panel lane / 16.
   const int panel = lane / 16, position = lane % 16 * 4;
@@ -72,8 +72,9 @@ void launch_operand(const void* x, std::int64_t source_rows, std::int64_t cols, 
                     MatrixFormat format, bool fp8, const Destinations& to, std::int64_t rows,
                     std::uint16_t* out, cudaStream_t stream) {
   require(cols % 128 == 0 && stride % 2 == 0, "columns in groups of 128");
-  const std::int64_t chunks = (cols / 128 + kGroups - 1) / kGroups, warps = source_rows * chunks;
-  const Launch how{dim3(static_cast<unsigned>((warps + kThreads / 32 - 1) / (kThreads / 32))),
+  constexpr std::int64_t kRows = kThreads / 32;  // of a CTA
+  const std::int64_t chunks = (cols / 128 + kGroups - 1) / kGroups;
+  const Launch how{dim3(static_cast<unsigned>((source_rows + kRows - 1) / kRows * chunks)),
                    dim3(kThreads),
                    0,
                    stream,
