@@ -234,22 +234,24 @@ __device__ __forceinline__ void load_pair(const Rows& rows, int pair, const Pair
   out.codes[0] = load_codes(data);
   if (at.second()) out.codes[1] = load_codes(data + 256);
 }
-// Non-zero: the pair has to be decoded again, by restore_pairs.
+// `to`: where the lane's first piece of pair 0 lies: a row further is 128 bytes, and its pieces are XORed
+// with the row. Non-zero: the pair has to be decoded again, by restore_pairs.
 __device__ __forceinline__ std::uint32_t store_pair(const Rows& rows, int pair, const PairLane& at,
-                                                    const PairCodes& in, std::uint32_t k, int row0) {
+                                                    const PairCodes& in, std::uint32_t to) {
   const int r = 2 * pair + at.row;
   const std::uint32_t first = __shfl_sync(0xffffffffu, rows.scales.x, r) >> 8 * at.group & 0xffu;
   const std::uint32_t second = __shfl_sync(0xffffffffu, rows.scales.y, r) >> 8 * at.group & 0xffu;
   if ((rows.packed >> r & 1) == 0) return 0;
-  const std::uint32_t to = k + at.group * kPanelBytes + swizzled(row0 + r, 2 * at.chunk);
+  const std::uint32_t low_at = (to ^ 2 * pair % 8 * 16) + pair * 256,
+                      high_at = (to ^ (2 * pair % 8 * 16 + 16)) + pair * 256;
   uint4 low, high;
   std::uint32_t again = decode16(in.codes[0], first, low, high);
-  store_shared(to, low);
-  store_shared(to ^ 16, high);
+  store_shared(low_at, low);
+  store_shared(high_at, high);
   if (!at.second()) return again;
   again |= decode16(in.codes[1], second, low, high);
-  store_shared(to + 4 * kPanelBytes, low);
-  store_shared((to ^ 16) + 4 * kPanelBytes, high);
+  store_shared(low_at + 4 * kPanelBytes, low);
+  store_shared(high_at + 4 * kPanelBytes, high);
   return again;
 }
 // The warp's packed rows once more, with every code and scale taken for what it is.
@@ -331,12 +333,13 @@ __device__ __forceinline__ void gather(const AttentionArguments& a, Shared& s, i
       const std::uint32_t k = shared_address(s.k[stage]);
       copy_plain(rows, k, row0, lane);
       barrier_arrive_copies(s.filled[stage]);
+      const std::uint32_t to = k + at.group * kPanelBytes + swizzled(row0 + at.row, 2 * at.chunk);
       Rows next;
       std::uint32_t again = 0;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         if (i == 8 - kAhead) next = find_rows(a, v, key + WARPGROUPS * kKeys, entry, page);
-        again |= store_pair(rows, i, at, pairs[i % kAhead], k, row0);
+        again |= store_pair(rows, i, at, pairs[i % kAhead], to);
         load_pair(i < 8 - kAhead ? rows : next, (i + kAhead) % 8, at, pairs[i % kAhead]);
       }
       if (__any_sync(0xffffffffu, again != 0)) restore_pairs(rows, at, k, row0);
