@@ -81,7 +81,6 @@ Result<std::unique_ptr<Instance>> Instance::start(InstanceOptions options) {
   if (state->trace) state->service->set_trace(state->trace.get());
   state->service->install(options.http);
   PIVOT_TRY(state->http, http::Server::start(std::move(options.http)));
-  state->service->attach(*state->http);
   return std::unique_ptr<Instance>(new Instance(std::move(state)));
 }
 

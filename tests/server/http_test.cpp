@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <optional>
 #include <thread>
 
 #include "http_client.h"
@@ -53,6 +54,24 @@ TEST(HttpServer, AnswersOnOneConnectionOneAfterTheOther) {
   client.send_raw(test::post_text("/1", "x") + test::post_text("/2", "y"));
   EXPECT_EQ(client.read_reply()->body, "POST /1 x");
   EXPECT_EQ(client.read_reply()->body, "POST /2 y");
+}
+
+TEST(HttpServer, TellsThatItListensBeforeItTakesTheFirstRequest) {
+  http::ServerOptions options = echo_options();
+  std::optional<HttpClient> client;
+  bool told = false;
+  options.on_listening = [&](http::Server& server) {
+    client.emplace(HttpClient::tcp(server.port()));
+    client->send_raw(test::post_text("/", "early"));
+    told = true;
+  };
+  options.handle = [&told](std::shared_ptr<http::Exchange> exchange) {
+    http::Response response;
+    response.body = told ? "told" : "too early";
+    exchange->respond(std::move(response));
+  };
+  const auto server = start(std::move(options));
+  EXPECT_EQ(client->read_reply()->body, "told");
 }
 
 TEST(HttpServer, TakesBodiesInChunksAndInSingleBytes) {

@@ -78,7 +78,7 @@ struct Context {
   PromptEncoder prompts;
   std::atomic<bool> draining{false};
   std::atomic<std::uint64_t> next_id{1};
-  // Runs work later on an I/O thread; set once the HTTP server runs.
+  // Runs work later on an I/O thread; set before the first request.
   std::function<void(std::chrono::milliseconds, std::function<void()>)> post_after;
   Trace* trace = nullptr;  // optional
   // The engine's last heartbeat that /health saw, and when it was new.

@@ -469,7 +469,7 @@ void Generation::cancel_all() {
 
 void Generation::arm_heartbeat() {
   const auto interval = context_->options.heartbeat;
-  if (interval.count() <= 0 || !context_->post_after) return;
+  if (interval.count() <= 0) return;
   context_->post_after(interval, [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self) return;
@@ -486,7 +486,7 @@ void Generation::arm_heartbeat() {
 
 void Generation::arm_timeout() {
   const auto limit = context_->options.request_timeout;
-  if (limit.count() <= 0 || !context_->post_after) return;
+  if (limit.count() <= 0) return;
   context_->post_after(limit, [weak = weak_from_this()] {
     const auto self = weak.lock();
     if (!self) return;

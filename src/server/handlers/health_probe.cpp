@@ -42,7 +42,6 @@ void HealthProbe::begin(std::uint64_t round, const PostAfter& post_after) {
     const std::lock_guard lock(mutex_);
     if (round == round_ && running_) request_ = *id;
   }
-  if (!post_after) return;  // the server is only just starting
   post_after(id ? patience_ : std::min(patience_, kBusyWait), [weak = weak_from_this(), round] {
     if (const auto self = weak.lock()) self->time_is_up(round);
   });

@@ -146,6 +146,7 @@ void Service::install(http::ServerOptions& options) {
   options.observe = [this](const http::Request& request, int status, double seconds) {
     observe(request, status, seconds);
   };
+  options.on_listening = [this](http::Server& server) { attach(server); };
   options.on_connection_refused = [refused = context_->metrics.counter(MetricId::kHttpConnectionsRefused)] {
     refused.add();
   };
@@ -325,9 +326,7 @@ void Service::handle(std::shared_ptr<http::Exchange> exchange) {
     case Action::kVersion:
       return answer(json_response(context_->options.version_json));
     case Action::kMetrics: {
-      if (server_ != nullptr) {
-        context_->metrics.gauge(MetricId::kHttpConnections).set(server_->open_connections());
-      }
+      context_->metrics.gauge(MetricId::kHttpConnections).set(server_->open_connections());
       http::Response response;
       response.content_type = std::string(Metrics::kContentType);
       response.body = context_->metrics.render();

@@ -17,11 +17,10 @@ class Service {
           Metrics& metrics);
   ~Service();
 
+  // Before the HTTP server starts.
+  void set_trace(Trace* trace);
   // Fills in the handlers of the HTTP server's options.
   void install(http::ServerOptions& options);
-  // What needs the running server: timers, connection figures.
-  void attach(http::Server& server);
-  void set_trace(Trace* trace);
 
   // From now on /ready answers 503 and new completions are refused with 503.
   void set_draining();
@@ -36,6 +35,8 @@ class Service {
   static const Route* find_route(std::string_view path);
   static std::string_view endpoint_of(std::string_view path);
 
+  // What needs the running server: timers, connection figures.
+  void attach(http::Server& server);
   bool check_head(const http::Request& head, http::Response& refusal) const;
   http::Response error_body(const http::Request& head, int status, std::string_view message) const;
   void handle(std::shared_ptr<http::Exchange> exchange);
@@ -45,7 +46,7 @@ class Service {
   http::Response error_response(const http::Request& request, const api::ApiError& error) const;
 
   std::shared_ptr<Context> context_;
-  http::Server* server_ = nullptr;
+  http::Server* server_ = nullptr;  // set before the first request
 };
 
 }  // namespace pivot::server

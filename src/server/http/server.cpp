@@ -227,13 +227,16 @@ Result<std::unique_ptr<Server>> Server::start(ServerOptions options) {
   if (state->addresses.empty()) {
     return fail(ErrorCode::kInvalidArgument, "nothing to listen on: give a host or a Unix socket");
   }
-  state->work.emplace(state->io.get_executor());
-  if (state->tcp_acceptor) state->accept(*state->tcp_acceptor);
-  if (state->unix_acceptor) state->accept(*state->unix_acceptor);
-  for (int i = 0; i < std::max(1, state->options.threads); ++i) {
-    state->threads.emplace_back([&io = state->io] { io.run(); });
+  std::unique_ptr<Server> server(new Server(std::move(state)));
+  State& running = *server->state_;
+  if (running.options.on_listening) running.options.on_listening(*server);
+  running.work.emplace(running.io.get_executor());
+  if (running.tcp_acceptor) running.accept(*running.tcp_acceptor);
+  if (running.unix_acceptor) running.accept(*running.unix_acceptor);
+  for (int i = 0; i < std::max(1, running.options.threads); ++i) {
+    running.threads.emplace_back([&io = running.io] { io.run(); });
   }
-  return std::unique_ptr<Server>(new Server(std::move(state)));
+  return server;
 }
 
 int Server::port() const { return state_->port; }

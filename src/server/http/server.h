@@ -24,6 +24,8 @@ struct Limits {
   std::chrono::milliseconds write_timeout{30'000};   // without progress in sending
 };
 
+class Server;
+
 struct ServerOptions {
   std::string host;  // empty: no TCP listener
   int port = 8000;   // 0: any free one, see Server::port
@@ -38,6 +40,10 @@ struct ServerOptions {
   Decorate decorate;                            // optional
   Observe observe;                              // optional
   std::function<void()> on_connection_refused;  // optional: too many are open
+  // Optional; called once by start(), when the server listens and before it takes a connection: what handlers
+  // need of the running server is told here, and no handler runs earlier. The server goes before what it is
+  // told to.
+  std::function<void(Server&)> on_listening;
 };
 
 class Server {
