@@ -43,8 +43,8 @@ class Switch final : public ForwardingBackend {
 
   void turn(bool on) { on_ = on; }
 
-  void embed(const StepBatch& batch, const EmbedParams& p) override {
-    on_ ? probe_->embed(batch, p) : inner().embed(batch, p);
+  void run_step(const StepKey& key, const std::function<void()>& record) override {
+    on_ ? probe_->run_step(key, record) : inner().run_step(key, record);
   }
   void attention(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
                  const AttentionParams& p) override {

@@ -65,11 +65,6 @@ Result<std::shared_ptr<Backend>> ServeRecall::watch(std::shared_ptr<Backend> bac
   if (options_.probe_every < 0)
     return fail(ErrorCode::kInvalidArgument, "--probe-every is {}; 0 (never) or more is wanted",
                 options_.probe_every);
-  if (!recall::supports_step_probe(*backend))
-    return fail(ErrorCode::kUnsupported,
-                "--probe-every cannot look into steps of the back-end {}, which records them; leave it out, "
-                "or measure with `pivot recall --probe`",
-                backend->name());
   recall::StepProbeOptions probe;
   probe.every_steps = options_.probe_every;
   probe.on_measured = [metrics = metrics_](const recall::StepFidelity& fidelity) {

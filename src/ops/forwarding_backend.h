@@ -1,6 +1,7 @@
 // A Backend that hands every call to another one: the base of what watches or disturbs a back-end.
 //
-// Steps are not replayed through it: who watches operators must see each of their calls.
+// Steps are not replayed through it unless a derived class hands run_step on: who watches operators must see
+// each of their calls.
 #pragma once
 
 #include <memory>
@@ -77,6 +78,7 @@ class ForwardingBackend : public Backend {
 
  protected:
   Backend& inner() { return *inner_; }
+  const Backend& inner() const { return *inner_; }
 
  private:
   std::shared_ptr<Backend> inner_;

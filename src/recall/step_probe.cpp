@@ -30,39 +30,44 @@ double overlap_of(const AttentionShare& share, const std::vector<bool>& kept, st
 
 double pause_seconds(double busy_seconds, double max_share) { return busy_seconds * (1 / max_share - 1); }
 
-bool supports_step_probe(const Backend& backend) { return backend.name().rfind("cpu", 0) == 0; }
-
 StepProbe::StepProbe(std::shared_ptr<Backend> inner_backend, std::shared_ptr<const ModelWeights> weights,
                      StepProbeOptions options)
     : ForwardingBackend(std::move(inner_backend)),
       weights_(std::move(weights)),
       options_(std::move(options)) {
-  PIVOT_CHECK(supports_step_probe(inner()) && options_.every_steps >= 1 && options_.max_share > 0 &&
-              options_.max_share <= 1 && options_.heads >= 1);
+  PIVOT_CHECK(options_.every_steps >= 1 && options_.max_share > 0 && options_.max_share <= 1 &&
+              options_.heads >= 1);
   const ModelConfig& config = weights_->config;
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l)
     if (config.compress_ratios[static_cast<std::size_t>(l)] == 4)
       indexed_layers_.push_back(static_cast<std::int32_t>(l));
 }
 
-void StepProbe::embed(const StepBatch& batch, const EmbedParams& p) {
+void StepProbe::run_step(const StepKey& key, const std::function<void()>& record) {
   const bool due = ++steps_ % static_cast<std::uint64_t>(options_.every_steps) == 0;
   armed_ = -1;
-  if (due && !indexed_layers_.empty() && batch.num_spans > 0 && Clock::now() >= not_before_)
-    armed_ = indexed_layers_[turn_++ % indexed_layers_.size()];
-  inner().embed(batch, p);
+  if (!due || indexed_layers_.empty() || Clock::now() < not_before_) return inner().run_step(key, record);
+  armed_ = indexed_layers_[turn_++ % indexed_layers_.size()];
+  const Clock::time_point start = Clock::now();
+  record();
+  armed_ = -1;
+  // What would have been one launch was many: then the whole step counts as the probe's.
+  if (inner().replays_steps()) rest_after(Clock::now() - start);
+}
+
+void StepProbe::rest_after(Clock::duration busy) {
+  busy_seconds_ += seconds(busy);
+  not_before_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
+                                   pause_seconds(seconds(busy), options_.max_share)));
 }
 
 void StepProbe::attention(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
                           const AttentionParams& p) {
-  if (layer.layer == armed_) {
+  if (layer.layer == armed_ && batch.num_spans > 0) {
     const Clock::time_point start = Clock::now();
     measure(layer,
             batch.host_spans[turn_ / indexed_layers_.size() % static_cast<std::size_t>(batch.num_spans)], p);
-    const double busy = seconds(Clock::now() - start);
-    busy_seconds_ += busy;
-    not_before_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                     std::chrono::duration<double>(pause_seconds(busy, options_.max_share)));
+    if (!inner().replays_steps()) rest_after(Clock::now() - start);
     armed_ = -1;
   }
   inner().attention(layer, knobs, batch, p);

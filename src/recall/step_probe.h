@@ -3,8 +3,10 @@
 // Stands between the engine and its back-end. A server keeps no full-precision copy of its index keys, so the
 // yardstick here is the attention itself: the entries that would get most of it, were all attended to,
 // against those that were selected. What is lost by selecting shows; that index keys are rounded shows as far
-// as it changes the selection. Reads wait for the device, so back-ends whose steps are recorded (CUDA graphs)
-// are not for it: see supports_step_probe.
+// as it changes the selection.
+//
+// Reads wait for the device. A step that is looked into is therefore run op by op even where the back-end
+// replays recorded steps (CUDA graphs); all others are handed on whole, to be recorded and replayed as ever.
 #pragma once
 
 #include <chrono>
@@ -24,6 +26,8 @@ struct StepFidelity {
   double overlap =
       1;  // share of the entries with the most attention (as many as selected) that were selected
   double entry_mass = 1;  // share of all entries' attention that the selected ones get
+
+  bool operator==(const StepFidelity&) const = default;
 };
 
 struct StepProbeOptions {
@@ -40,26 +44,26 @@ struct StepProbeOptions {
 // most `max_share` of the time.
 double pause_seconds(double busy_seconds, double max_share);
 
-// False for a back-end whose steps cannot be looked into while they run.
-bool supports_step_probe(const Backend& backend);
-
 class StepProbe final : public ForwardingBackend {
  public:
-  // `weights` on the host. REQUIRES: supports_step_probe(*inner), every_steps >= 1, 0 < max_share <= 1.
+  // `weights` on the host. REQUIRES: every_steps >= 1, 0 < max_share <= 1.
   StepProbe(std::shared_ptr<Backend> inner, std::shared_ptr<const ModelWeights> weights,
             StepProbeOptions options);
 
   std::uint64_t measured() const { return measured_; }
   double busy_seconds() const { return busy_seconds_; }
 
-  void embed(const StepBatch& batch, const EmbedParams& p) override;
+  bool replays_steps() const override { return inner().replays_steps(); }
+  std::uint64_t replayed_steps() const override { return inner().replayed_steps(); }
+  void run_step(const StepKey& key, const std::function<void()>& record) override;
   void attention(const LayerContext& layer, const Knobs& knobs, const StepBatch& batch,
                  const AttentionParams& p) override;
 
  private:
-  void measure(const LayerContext& layer, const SequenceSpan& span, const AttentionParams& p);
-
   using Clock = std::chrono::steady_clock;
+  void measure(const LayerContext& layer, const SequenceSpan& span, const AttentionParams& p);
+  void rest_after(Clock::duration busy);
+
   std::shared_ptr<const ModelWeights> weights_;
   StepProbeOptions options_;
   std::vector<std::int32_t> indexed_layers_;
