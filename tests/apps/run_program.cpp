@@ -14,6 +14,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "support/patience.h"
 #include "support/test_data.h"
 
 namespace pivot::test {
@@ -34,7 +35,6 @@ namespace {
 }
 
 constexpr int kOutOfReach = 126;
-constexpr std::chrono::seconds kPatience{120};
 
 // Root becomes "nobody"; false where nobody cannot start the program.
 bool give_up_rights() {

@@ -7,12 +7,13 @@
 #include <iostream>
 #include <thread>
 
+#include "support/patience.h"
+
 namespace pivot::test {
 
 using namespace std::chrono_literals;
 
 namespace {
-constexpr auto kPatience = 120s;
 [[noreturn]] void give_up(const std::string& why) {
   std::cerr << "engine harness: " << why << std::endl;
   std::abort();

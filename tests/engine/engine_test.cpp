@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "engine/tiny_engine.h"
+#include "support/patience.h"
 
 namespace pivot::test {
 namespace {
@@ -351,7 +352,7 @@ TEST(Engine, RefusesWithNumbersBeforeAnyStep) {
   EXPECT_EQ(refusal(request(prompt(5, 1), 2)).code, ErrorCode::kUnavailable);
   EXPECT_TRUE(engine->accepting());
   engine->cancel(running);
-  EXPECT_TRUE(engine->drain(std::chrono::seconds(60)));
+  EXPECT_TRUE(engine->drain(kPatience));
   EXPECT_FALSE(engine->accepting());
   EXPECT_EQ(refusal(request(prompt(5, 1), 2)).code, ErrorCode::kUnavailable);
   for (const RequestId id : waiting) EXPECT_TRUE(collector.wait(id).front().finished);

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "support/patience.h"
+
 namespace pivot::test {
 
 struct HttpReply {
@@ -32,9 +34,9 @@ class HttpClient {
 
   void send_raw(std::string_view bytes);
   // Reads one response; nullopt when the connection ends before it is complete or `wait` is over.
-  std::optional<HttpReply> read_reply(std::chrono::milliseconds wait = std::chrono::seconds(60));
+  std::optional<HttpReply> read_reply(std::chrono::milliseconds wait = kPatience);
   // Reads what comes until `marker` has been seen, or the end.
-  std::string read_until(std::string_view marker, std::chrono::milliseconds wait = std::chrono::seconds(60));
+  std::string read_until(std::string_view marker, std::chrono::milliseconds wait = kPatience);
   // True when the other side closes within `wait`.
   bool is_closed_within(std::chrono::milliseconds wait);
   void close();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <sstream>
 #include <thread>
 
@@ -11,6 +12,7 @@
 #include "server/handlers/request_log.h"
 #include "server/metrics/metrics.h"
 #include "support/embedded_model.h"
+#include "support/patience.h"
 
 namespace pivot::test {
 namespace {
@@ -57,7 +59,8 @@ TestServer::~TestServer() = default;
 HttpClient TestServer::client() const { return HttpClient::tcp(instance_->http().port()); }
 
 bool TestServer::is_idle() const {
-  for (int i = 0; i < 500; ++i) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (std::chrono::steady_clock::now() < end) {
     const EngineStats stats = instance_->engine().stats();
     if (stats.running == 0 && stats.waiting == 0 &&
         stats.submitted == stats.finished + stats.cancelled + stats.failed) {

@@ -73,10 +73,14 @@ TEST(Server, EveryApiGivesTheSameText) {
       json{{"model", "needle"}, {"max_tokens", 12}, {"messages", {{{"role", "user"}, {"content", question}}}}}
           .dump()));
   ASSERT_EQ(messages["content"].size(), text.empty() ? 0u : 1u) << messages;
-  if (!text.empty()) EXPECT_EQ(messages["content"][0]["text"], text);
+  if (!text.empty()) {
+    EXPECT_EQ(messages["content"][0]["text"], text);
+  }
   const json responses = ok(client.post(
       "/v1/responses", json{{"model", "needle"}, {"max_output_tokens", 12}, {"input", question}}.dump()));
-  if (!text.empty()) EXPECT_EQ(responses["output"][0]["content"][0]["text"], text);
+  if (!text.empty()) {
+    EXPECT_EQ(responses["output"][0]["content"][0]["text"], text);
+  }
   const json prompt =
       ok(client.post("/tokenize", json{{"messages", {{{"role", "user"}, {"content", question}}}}}.dump()));
   const json completion = ok(client.post(
@@ -173,7 +177,6 @@ TEST(Server, MalformedRequestsAreRefusedAndCostNothing) {
   for (const auto& [body, status] : cases) {
     for (const char* path : {"/v1/chat/completions", "/v1/messages"}) {
       if (path == std::string("/v1/messages") && body.find("logit_bias") != std::string::npos) continue;
-      const auto begin = std::chrono::steady_clock::now();
       const auto reply = client.post(path, body);
       EXPECT_EQ(reply.status, status) << body.substr(0, 200) << "\n" << reply.body;
       EXPECT_LT(reply.body.size(), 4096u);
@@ -181,7 +184,6 @@ TEST(Server, MalformedRequestsAreRefusedAndCostNothing) {
       ASSERT_TRUE(error.contains("error")) << reply.body;
       EXPECT_TRUE(error["error"].contains("message") && error["error"].contains("type"));
       EXPECT_EQ(error.contains("request_id"), path == std::string("/v1/messages"));
-      EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
     }
   }
   EXPECT_EQ(server.instance().engine().stats().steps, steps);
@@ -331,7 +333,9 @@ TEST(Server, LongPromptsGetHeartbeats) {
       client.post("/v1/completions", json{{"prompt", ids}, {"max_tokens", 2}, {"stream", true}}.dump());
   EXPECT_EQ(reply.status, 200);
   EXPECT_NE(reply.body.find(": ping\n\n"), std::string::npos);
-  EXPECT_EQ(test::sse_events(reply.body).back().data, "[DONE]");
+  const auto events = test::sse_events(reply.body);
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events.back().data, "[DONE]");
 }
 
 TEST(Server, DrainingRefusesNewRequestsAndFinishesOldOnes) {
@@ -349,7 +353,7 @@ TEST(Server, DrainingRefusesNewRequestsAndFinishesOldOnes) {
   const auto refused = client.post("/v1/chat/completions", chat_body("hi", 1).dump());
   EXPECT_EQ(refused.status, 503);
   EXPECT_TRUE(refused.headers.contains("retry-after"));
-  EXPECT_TRUE(server.instance().drain(60s));
+  EXPECT_TRUE(server.instance().drain(test::kPatience));
   EXPECT_NE(running.read_until("[DONE]").find("[DONE]"), std::string::npos);
   server.instance().stop();
 }
@@ -363,7 +367,7 @@ TEST(Server, StoppingTellsTheClientsThatAreCutOff) {
   client.send_raw(test::post_text("/v1/chat/completions", body.dump()));
   client.read_until("data: ");
   server.instance().stop();
-  const std::string rest = client.read_until("[DONE]", 10s);
+  const std::string rest = client.read_until("[DONE]");
   EXPECT_NE(rest.find("shutting down"), std::string::npos);
 }
 
@@ -502,7 +506,7 @@ TEST(Server, AFullQueueIsTold) {
     clients.back().send_raw(test::post_text("/v1/chat/completions", body.dump()));
     std::this_thread::sleep_for(50ms);
   }
-  const auto reply = clients.back().read_reply(20s);
+  const auto reply = clients.back().read_reply();
   ASSERT_TRUE(reply);
   EXPECT_EQ(reply->status, 429);
   EXPECT_EQ(json::parse(reply->body)["error"]["type"], "rate_limit_error");

@@ -73,8 +73,12 @@ TEST_F(Vectors, EveryRequestIsAnsweredAsItMust) {
     }
     if (reply.status != 200) {
       const json error = json::parse(reply.body)["error"];
-      if (expect.contains("error_param")) EXPECT_EQ(error["param"], expect["error_param"]);
-      if (expect.contains("error_type")) EXPECT_EQ(error["type"], expect["error_type"]);
+      if (expect.contains("error_param")) {
+        EXPECT_EQ(error["param"], expect["error_param"]);
+      }
+      if (expect.contains("error_type")) {
+        EXPECT_EQ(error["type"], expect["error_type"]);
+      }
       if (expect.contains("message_must_mention"))
         EXPECT_NE(error["message"].get<std::string>().find(expect["message_must_mention"].get<std::string>()),
                   std::string::npos);
@@ -84,7 +88,9 @@ TEST_F(Vectors, EveryRequestIsAnsweredAsItMust) {
     if (body.value("stream", false)) {
       const auto events = test::sse_events(reply.body);
       ASSERT_FALSE(events.empty());
-      if (expect.contains("last_data")) EXPECT_EQ(events.back().data, expect["last_data"]);
+      if (expect.contains("last_data")) {
+        EXPECT_EQ(events.back().data, expect["last_data"]);
+      }
       for (const auto& event : events) {
         if (event.data == "[DONE]") continue;
         const json chunk = json::parse(event.data, nullptr, false);
@@ -105,7 +111,9 @@ TEST_F(Vectors, EveryRequestIsAnsweredAsItMust) {
       }
     } else {
       const json whole = json::parse(reply.body);
-      if (expect.contains("object")) EXPECT_EQ(whole["object"], expect["object"]);
+      if (expect.contains("object")) {
+        EXPECT_EQ(whole["object"], expect["object"]);
+      }
       if (expect.contains("fields")) {
         for (const json& field : expect["fields"]) EXPECT_TRUE(whole.contains(field)) << field;
       }
