@@ -26,6 +26,16 @@ void require_cuda(cudaError_t status, const char* operation) {
   std::abort();
 }
 
+int multiprocessors() {
+  thread_local int of = -1, count = 0;
+  int device = 0;
+  require_cuda(cudaGetDevice(&device), "asking for the current device");
+  if (device != of)
+    require_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "asking for multiprocessors");
+  of = device;
+  return count;
+}
+
 void require(bool condition, const char* what) {
   if (condition) return;
   std::fprintf(stderr, "pivot: internal check failed: %s\n", what);

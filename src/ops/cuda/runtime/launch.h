@@ -16,6 +16,9 @@ void require_cuda(cudaError_t status, const char* operation);
 // A precondition of a launch function; its failure is a programmer's error.
 void require(bool condition, const char* what);
 
+// Of the current device.
+int multiprocessors();
+
 struct Launch {
   dim3 grid{1, 1, 1};
   dim3 block{1, 1, 1};
@@ -31,7 +34,8 @@ inline bool overlap_allowed = true;
 
 template <class... Params, class... Args>
 void launch(const Launch& how, void (*kernel)(Params...), Args... args) {
-  if (how.shared_bytes > 48 * 1024)
+  // A kernel's static and dynamic shared memory together may be 48 KB before it has to ask for more.
+  if (how.shared_bytes > 16 * 1024)
     require_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(how.shared_bytes)),
                  how.name);
