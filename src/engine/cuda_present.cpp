@@ -84,7 +84,6 @@ Result<> set_backend_switch(Backend& backend, std::string_view name, bool on) {
       if (s.name == name) return set(s.member);
     // No rungs of the ladder: outside the step, and not measured yet.
     if (name == "device_sampling") return set(&CudaSwitches::device_sampling);
-    if (name == "bulk_experts") return set(&CudaSwitches::bulk_experts);
   }
   return fail(ErrorCode::kInvalidArgument, "the {} back-end has no switch {}", backend.name(), name);
 }

@@ -1,9 +1,11 @@
 // The operators of the CUDA back-end: launches, in the order of docs/specification section 2.
 #include "ops/cuda/backend.h"
 
+#include "ops/cuda/attention/prefill.h"
 #include "ops/cuda/cuda_backend.h"
 
 #include <cmath>
+#include <utility>
 
 namespace pivot::cuda {
 namespace {
@@ -42,15 +44,27 @@ void CudaBackend::hc_seam(const LayerContext& layer, const Knobs& knobs, const S
   a.post = p.post;
   a.comb = p.comb;
   a.x = p.x;
+  settle_tail();
+  const Products path = products(batch.num_tokens);
+  a.many_tokens = path == Products::kWgmma;
+  // What the sublayer does not need is done on the way by a later kernel, or for a long step by one of its
+  // own that has a warp for each token.
+  const bool few = switches_.fused && path == Products::kDecode && batch.num_tokens <= kTailTokens;
+  if (few || a.many_tokens) {
+    a.coefficients = scratch_.get<float>("hc_coefficients", batch.num_tokens * kTailCoefficients);
+    tail_ = {batch.num_tokens, a.shape.sinkhorn_iters, a.shape.hc_eps, a.coefficients, p.post, p.comb};
+  }
   a.x_values = rounded_values_ = scratch_.get<std::uint16_t>("x_values", batch.num_tokens * width);
   a.x_scales = rounded_scales_ = scratch_.get<float>("x_scales", batch.num_tokens * width / 128);
   launch_seam(a, batch.num_tokens, stream_);
+  if (!few) settle_tail();
   rounded_of_ = p.x;
   rounded_cols_ = width;
 }
 
 void CudaBackend::hc_head(const ModelConfig& config, const Knobs& knobs, const StepBatch& batch,
                           const HcHeadParams& p) {
+  settle_tail();
   SeamArguments a = seam(config, knobs, batch.num_tokens);
   a.fn = p.hc->fn.data();
   a.base = p.hc->base.data();
@@ -95,7 +109,10 @@ void CudaBackend::latent(const LayerContext& layer, const Knobs& knobs, const St
     index_raw = scratch_.get<std::uint16_t>("index_weights_raw", tokens * c.index_n_heads);
     jobs.push_back({w.indexer->weights_proj, raw, index_raw, c.index_n_heads, true});
   }
-  run_products(path, jobs, tokens, {p.x, c.hidden_size, knobs.dense_act});
+  if (path == Products::kDecode)
+    launch_linear(jobs, tokens, stream_, std::exchange(tail_, {}));
+  else
+    run_products(path, jobs, tokens, {p.x, c.hidden_size, knobs.dense_act});
 
   LatentArguments l;
   l.batch = batch;
@@ -209,6 +226,9 @@ void CudaBackend::index_select(const LayerContext& layer, const Knobs& knobs, co
   // A step of many tokens is scored in slices, so that the scores stay within 1 GiB.
   const std::int64_t slice = score_slice_tokens(batch.num_tokens, a.score_stride);
   a.scores = scratch_.get<float>("index_scores", slice * a.score_stride);
+  const bool shared_scores =
+      products(batch.num_tokens) == Products::kWgmma &&
+      prefill_scores_take(a.heads, a.dim, static_cast<std::int64_t>(properties_.sharedMemPerBlockOptin));
   for (std::int64_t first = 0; first < batch.num_tokens; first += slice) {
     IndexArguments part = a;
     part.batch.num_tokens =
@@ -219,7 +239,10 @@ void CudaBackend::index_select(const LayerContext& layer, const Knobs& knobs, co
     part.index_weights = p.index_weights + first * c.index_n_heads;
     part.selected = p.selected + first * p.topk;
     part.count = p.count + first;
-    launch_index_scores(part, properties_.multiProcessorCount, stream_);
+    if (shared_scores)
+      launch_prefill_index_scores(part, properties_.multiProcessorCount, stream_);
+    else
+      launch_index_scores(part, properties_.multiProcessorCount, stream_);
     launch_topk(part, switches_.cluster_topk, stream_);
   }
 }
@@ -244,6 +267,14 @@ void CudaBackend::attention(const LayerContext& layer, const Knobs&, const StepB
   a.selected = p.selected;
   a.selected_count = p.selected_count;
   a.topk = p.topk;
+  a.o = p.o;
+  const WindowArguments window{batch, p.kv, p.kv_scales, p.cache.window};
+  if (products(batch.num_tokens) == Products::kWgmma &&
+      prefill_attention_takes(a.heads, a.head_dim, a.rope,
+                              static_cast<std::int64_t>(properties_.sharedMemPerBlockOptin))) {
+    launch_prefill_attention(a, properties_.multiProcessorCount, stream_, ScoreSharing::kSplit);
+    return launch_commit_window(window, stream_);
+  }
   std::int64_t keys = c.sliding_window;
   if (layer.ratio != 0)
     keys += p.selected != nullptr
@@ -256,8 +287,6 @@ void CudaBackend::attention(const LayerContext& layer, const Knobs&, const StepB
   const std::int64_t parts = a.splits == 1 ? 0 : std::int64_t{batch.num_tokens} * a.splits * a.heads;
   a.partial_o = scratch_.get<float>("attention_o", parts * a.head_dim);
   a.partial_ml = scratch_.get<float>("attention_ml", parts * 2);
-  a.o = p.o;
-  const WindowArguments window{batch, p.kv, p.kv_scales, p.cache.window};
   launch_attention(a, switches_.fused ? &window : nullptr, stream_);
   if (!switches_.fused) launch_commit_window(window, stream_);
 }
@@ -271,12 +300,8 @@ void CudaBackend::attention_out(const LayerContext& layer, const Knobs& knobs, c
   const Products path = products(tokens);
   const bool raw_input = path != Products::kDecode;
   LinearInput in{static_cast<const std::uint16_t*>(p.o), nullptr, row};
-  if (!raw_input && knobs.wo_a_act == ActQuant::kFp8 && wo_a.format == MatrixFormat::kFP8) {
-    auto* values = scratch_.get<std::uint16_t>("o_values", tokens * row);
-    auto* scales = scratch_.get<float>("o_scales", tokens * row / 128);
-    launch_quantize_fp8(p.o, tokens, row, row, values, scales, stream_);
-    in = {values, scales, row};
-  }
+  if (!raw_input && knobs.wo_a_act == ActQuant::kFp8 && wo_a.format == MatrixFormat::kFP8)
+    in = operand(wo_a, ActQuant::kFp8, p.o, tokens, row, "o_values", "o_scales");
   auto* z = scratch_.get<std::uint16_t>("z", tokens * z_cols);
   // Group g: rows g * o_lora_rank of wo_a, heads of group g as input.
   const std::int64_t tiles = c.o_lora_rank / kTileRows * (wo_a.cols / kTileCols);

@@ -33,8 +33,6 @@ struct CudaSwitches {
   bool block_scaled = true;
   // Tokens drawn on the device where a request allows it (ops/cuda/sampling). Off until it has been measured.
   bool device_sampling = false;
-  // Weights of few-token experts through shared memory. The same bits; off, because it has never run.
-  bool bulk_experts = false;
 };
 // REQUIRES: a back-end of make_cuda_backend.
 CudaSwitches cuda_switches(Backend& backend);

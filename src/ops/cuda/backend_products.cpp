@@ -2,6 +2,8 @@
 #include "ops/cuda/block_scaled/fragments.h"
 #include "ops/cuda/cuda_backend.h"
 
+#include <utility>
+
 namespace pivot::cuda {
 namespace {
 
@@ -72,8 +74,8 @@ void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepB
     a.routed_x = routed.x;
     a.routed_scales = routed.scales;
   }
-  const bool bulk = switches_.bulk_experts && bulk_experts_take(a.routed_format, a.shared_format);
-  bulk ? launch_expert_up_bulk(a, stream_) : launch_expert_up(a, stream_);
+  a.tail = std::exchange(tail_, {});
+  launch_expert_up(a, stream_);
 
   const auto* hidden = static_cast<const std::uint16_t*>(a.hidden);
   a.routed_v = hidden;
@@ -99,7 +101,7 @@ void CudaBackend::moe(const LayerContext& layer, const Knobs& knobs, const StepB
     a.routed_v = values;
     a.routed_v_scales = nullptr;
   }
-  bulk ? launch_expert_down_bulk(a, stream_) : launch_expert_down(a, stream_);
+  launch_expert_down(a, stream_);
   launch_expert_sum(a, stream_);
 }
 

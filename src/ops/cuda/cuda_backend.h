@@ -85,11 +85,13 @@ class CudaBackend final : public Backend {
   }
   void fill(std::byte* memory, int value, std::int64_t bytes) override {
     select_device();
+    settle_tail();
     forget_rounding();
     require_cuda(cudaMemsetAsync(memory, value, static_cast<std::size_t>(bytes), stream_), "filling memory");
   }
   void upload(void* device, const void* host, std::int64_t bytes) override {
     select_device();
+    settle_tail();
     forget_rounding();
     host = staging_.stage(host, bytes, stream_);
     require_cuda(
@@ -98,12 +100,16 @@ class CudaBackend final : public Backend {
   }
   void download(void* host, const void* device, std::int64_t bytes) override {
     select_device();
+    settle_tail();
     require_cuda(
         cudaMemcpyAsync(host, device, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, stream_),
         "download");
     require_cuda(cudaStreamSynchronize(stream_), "download");
   }
-  Result<> synchronize() override { return check_cuda(cudaStreamSynchronize(stream_), "running the step"); }
+  Result<> synchronize() override {
+    settle_tail();
+    return check_cuda(cudaStreamSynchronize(stream_), "running the step");
+  }
   Result<std::shared_ptr<const ModelWeights>> place(std::shared_ptr<const ModelWeights> weights) override {
     select_device();
     for (const std::weak_ptr<PlacedModel>& weak : models_)
@@ -242,9 +248,16 @@ class CudaBackend final : public Backend {
   // The device is a property of the thread: a server's loop thread is not the one that made the back-end.
   void select_device() const { require_cuda(cudaSetDevice(device_), "selecting the GPU"); }
 
+  // What the last seam left is done here if no kernel has taken it along.
+  void settle_tail() {
+    if (tail_.tokens > 0) launch_seam_tail(tail_, stream_);
+    tail_ = {};
+  }
+
   // The caller wrote memory that may be the activation whose rounding is kept, or hand its address out again.
   void forget_rounding() { rounded_of_ = nullptr; }
 
+  SeamTail tail_;
   int device_;
   cudaDeviceProp properties_;
   cudaStream_t stream_ = nullptr;

@@ -19,18 +19,13 @@ std::vector<BackendFactory> parity_backends() {
     };
   };
   // As it comes: wgmma for long steps on sm_90a, whose sums have another order; block-scaled products on
-  // sm_120a, which have one order. Then the decode kernels alone, and
-  // these with the experts that are not enabled yet.
+  // sm_120a, which have one order. Then the decode kernels alone.
   int major = 0, minor = 0;
   (void)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
   (void)cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
   CudaSwitches decode;
   decode.wgmma = decode.block_scaled = false;
-  CudaSwitches bulk = decode;
-  bulk.bulk_experts = true;
-  return {{"cuda", make({}), cuda::has_block_scaled(major, minor)},
-          {"cuda_one_order", make(decode), true},
-          {"cuda_bulk_experts", make(bulk), true}};
+  return {{"cuda", make({}), cuda::has_block_scaled(major, minor)}, {"cuda_one_order", make(decode), true}};
 }
 
 }  // namespace pivot::test

@@ -5,8 +5,6 @@
 
 #include <vector>
 
-#include "ops/cuda/moe/bulk_order.h"
-
 namespace pivot::cuda {
 namespace {
 
@@ -87,46 +85,6 @@ TEST(Schedule, LongStepsHaveTheirOwnIndexScoresWhereShapesAndMemoryFit) {
 TEST(Schedule, ExpertsTakeWideTilesOnlyWhenTheyFillThem) {
   EXPECT_FALSE(experts_fill_tiles(128 * 6, 256));
   EXPECT_TRUE(experts_fill_tiles(2048 * 6, 256));
-}
-
-TEST(Schedule, BulkSlotsKeepThreeCtasOnAMultiprocessor) {
-  for (const MatrixFormat format : {MatrixFormat::kFP4, MatrixFormat::kNVFP4}) {
-    EXPECT_EQ(bulk_slot_bytes(format) % 16, 0);
-    EXPECT_GE(bulk_slot_bytes(format), tile_code_bytes(MatrixFormat::kFP8)) << "the shared expert's tile";
-    for (std::int64_t tiles = 1; tiles <= 128; ++tiles) {
-      const int slots = bulk_slots(format, tiles);
-      EXPECT_GE(slots, 1);
-      EXPECT_LE(slots, kMaxBulkSlots);
-      EXPECT_LE(slots, (tiles + kExpertWarps - 1) / kExpertWarps) << "a slot that is never filled";
-      EXPECT_LE(3 * (kExpertWarps * slots * bulk_slot_bytes(format) + 5 * 1024 + 1024), 228 * 1024);
-    }
-  }
-  EXPECT_EQ(bulk_slots(MatrixFormat::kFP4, 32), 8) << "a whole stripe of 4,096 columns";
-  EXPECT_TRUE(bulk_experts_take(MatrixFormat::kFP4, MatrixFormat::kFP8));
-  EXPECT_FALSE(bulk_experts_take(MatrixFormat::kFP4, MatrixFormat::kBF16));
-  EXPECT_FALSE(bulk_experts_take(MatrixFormat::kFP8, MatrixFormat::kFP8));
-}
-
-TEST(Schedule, BulkTilesAreAskedForInTheOrderInWhichTheyAreMultiplied) {
-  for (const int tiles_k : {1, 3, 4, 16, 30, 32})
-    for (const int passes : {1, 2}) {
-      std::vector<int> seen(static_cast<std::size_t>(tiles_k), 0);
-      for (int warp = 0; warp < kExpertWarps; ++warp) {
-        const BulkOrder order = BulkOrder::of(warp, kExpertWarps, tiles_k, passes);
-        ASSERT_GE(order.tiles, 0);
-        int n = 0;
-        for (int round = 0; round < 3; ++round)  // the kernel's loops
-          for (int pass = 0; pass < passes; ++pass)
-            for (int kt = warp; kt < tiles_k; kt += kExpertWarps, ++n) {
-              const BulkOrder::Item item = order.item(n);
-              ASSERT_EQ(item.pass, pass);
-              ASSERT_EQ(item.tile, kt);
-              ++seen[static_cast<std::size_t>(kt)];
-            }
-        ASSERT_EQ(n, 3 * passes * order.tiles);
-      }
-      for (const int times : seen) EXPECT_EQ(times, 3 * passes);
-    }
 }
 
 TEST(Schedule, TopkRowsGoToAClusterOnceTheyAreLong) {

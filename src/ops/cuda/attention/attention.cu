@@ -4,9 +4,10 @@
 // Bytes: 584 a key row (packed), q and o; FLOP: 4 H D a key. One CTA takes 16 heads of one query and every
 // splits-th tile of 64 keys: the tile is decoded to BF16 in shared memory once and used as K and as V. Where
 // queries are many, a CTA takes four such groups of heads, so that a tile is decoded once for 64 of them.
-// Four warps a group: for Q K^T each takes 16 keys, for P V each takes a quarter of D. P is rounded to BF16
-// under the running maximum; the denominator sums the unrounded values (specification 2.4). Where there is
-// one split the CTA divides and rotates back itself; else a second kernel merges the splits first.
+// Four warps a group, eight where the CTA has one group: for Q K^T four of them take 16 keys each, for P V
+// each warp takes its share of D. P is rounded to BF16 under the running maximum; the denominator sums the
+// unrounded values (specification 2.4). Where there is one split the CTA divides and rotates back itself;
+// else a second kernel merges the splits first.
 #include "ops/cuda/attention/attention.h"
 
 #include <algorithm>
@@ -123,14 +124,16 @@ __device__ __forceinline__ void finish_pair(const AttentionArguments& a, std::in
 }
 
 // GROUPS: of 16 heads and four warps, which share the decoded tile.
+template <int GROUPS>
+constexpr int kGroupWarps = GROUPS == 1 ? 8 : 4;
 template <int D, int GROUPS>
-__global__ void __launch_bounds__(128 * GROUPS)
+__global__ void __launch_bounds__(32 * kGroupWarps<GROUPS> * GROUPS)
     attention_kernel(const __grid_constant__ AttentionArguments a) {
-  constexpr int kThreads = 128 * GROUPS;
+  constexpr int kWarps = kGroupWarps<GROUPS>, kThreads = 32 * kWarps * GROUPS;
   extern __shared__ __align__(128) unsigned char raw_shared[];
   Shared<D, GROUPS>& s = *reinterpret_cast<Shared<D, GROUPS>*>(raw_shared);
-  const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4,
-            t = lane % 4;
+  const int group = threadIdx.x / (32 * kWarps), warp = threadIdx.x / 32 % kWarps, lane = threadIdx.x % 32,
+            g = lane / 4, t = lane % 4;
   const int token = blockIdx.z, split = blockIdx.x, cta_head0 = blockIdx.y * GROUPS * kHeads,
             head0 = cta_head0 + group * kHeads;
   const SequenceSpan span = a.batch.spans[a.batch.span_of[token]];  // the step's description: not a kernel's
@@ -150,6 +153,13 @@ __global__ void __launch_bounds__(128 * GROUPS)
     }
     return;
   }
+  // A warp decodes its share of the rows: lane r finds row r.
+  constexpr int kOwn = kKeys / (kWarps * GROUPS), kBatch = kOwn < 8 ? kOwn : 8;
+  const int own0 = static_cast<int>(threadIdx.x) / 32 * kOwn;
+  const auto find_row = [&](int tile) {
+    return lane < kOwn ? key_row(a, span, token, first_raw, raw, keys, tile * kKeys + own0 + lane) : KeyRow{};
+  };
+  KeyRow row = find_row(split);
   const BF16* q = static_cast<const BF16*>(a.q) + static_cast<std::int64_t>(token) * a.heads * D;
   for (int i = threadIdx.x; i < GROUPS * kHeads * D / 8; i += kThreads) {
     const int h = i / (D / 8), c = i % (D / 8) * 8;
@@ -157,18 +167,14 @@ __global__ void __launch_bounds__(128 * GROUPS)
     if (cta_head0 + h < a.heads) v = *reinterpret_cast<const uint4*>(q + (cta_head0 + h) * D + c);
     *reinterpret_cast<uint4*>(&s.q[h][c]) = v;
   }
-  constexpr int kTilesD = D / 4 / 8;  // n-tiles of a warp's quarter of D
+  constexpr int kWarpD = D / kWarps, kTilesD = kWarpD / 8;  // a warp's share of D, and its n-tiles
   float o[kTilesD][4] = {};
   float maximum[2] = {-INFINITY, -INFINITY}, denominator[2] = {0.0f, 0.0f};  // rows g and g + 8
 
   for (int tile = split; tile < tiles; tile += a.splits) {
     __syncthreads();  // the previous tile has been used
-    // A warp decodes its share of the rows: lane r finds row r, then the rows' pieces of 8 elements are
-    // loaded several rows at a time, so that one memory latency covers them all.
-    constexpr int kOwn = 16 / GROUPS, kBatch = kOwn < 8 ? kOwn : 8;
-    const int own0 = static_cast<int>(threadIdx.x) / 32 * kOwn;
-    KeyRow row{};
-    if (lane < kOwn) row = key_row(a, span, token, first_raw, raw, keys, tile * kKeys + own0 + lane);
+    // The rows' pieces of 8 elements are loaded several rows at a time, so that one memory latency covers
+    // them all.
 #pragma unroll 1
     for (int r0 = 0; r0 < kOwn; r0 += kBatch) {
       KeyPiece piece[kBatch][D / 256 > 0 ? D / 256 : 1];
@@ -185,17 +191,29 @@ __global__ void __launch_bounds__(128 * GROUPS)
           if (c + lane < D / 8)
             *reinterpret_cast<uint4*>(&s.k[own0 + r0 + r][(c + lane) * 8]) = decode(piece[r][c / 32]);
     }
+    if (tile + a.splits < tiles) row = find_row(tile + a.splits);
     __syncthreads();
 
-    // S: 16 heads x 16 keys of this warp.
-    float score[2][4] = {};
-#pragma unroll 4
-    for (int d = 0; d < D; d += 16) {
-      std::uint32_t qa[4], kb[4];
-      ldmatrix4(qa, &s.q[group * kHeads + lane % 16][d + lane / 16 * 8]);
-      ldmatrix4(kb, &s.k[warp * 16 + lane % 8 + lane / 16 * 8][d + lane / 8 % 2 * 8]);
-      OperandBf16::mma(score[0], qa[0], qa[1], qa[2], qa[3], kb[0], kb[1]);
-      OperandBf16::mma(score[1], qa[0], qa[1], qa[2], qa[3], kb[2], kb[3]);
+    // S: 16 heads x 16 keys of each of four warps. Four chains of sums, so that none waits for itself.
+    const bool scores_here = kWarps == 4 || warp < 4;
+    float score[2][4] = {}, odd[2][4] = {};
+    if (scores_here) {
+#pragma unroll 2
+      for (int d = 0; d < D; d += 32) {
+        std::uint32_t qa[4], kb[4], qc[4], kd[4];
+        ldmatrix4(qa, &s.q[group * kHeads + lane % 16][d + lane / 16 * 8]);
+        ldmatrix4(kb, &s.k[warp * 16 + lane % 8 + lane / 16 * 8][d + lane / 8 % 2 * 8]);
+        ldmatrix4(qc, &s.q[group * kHeads + lane % 16][d + 16 + lane / 16 * 8]);
+        ldmatrix4(kd, &s.k[warp * 16 + lane % 8 + lane / 16 * 8][d + 16 + lane / 8 % 2 * 8]);
+        OperandBf16::mma(score[0], qa[0], qa[1], qa[2], qa[3], kb[0], kb[1]);
+        OperandBf16::mma(score[1], qa[0], qa[1], qa[2], qa[3], kb[2], kb[3]);
+        OperandBf16::mma(odd[0], qc[0], qc[1], qc[2], qc[3], kd[0], kd[1]);
+        OperandBf16::mma(odd[1], qc[0], qc[1], qc[2], qc[3], kd[2], kd[3]);
+      }
+#pragma unroll
+      for (int n = 0; n < 2; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) score[n][i] += odd[n][i];
     }
     float tile_max[2] = {-INFINITY, -INFINITY};
 #pragma unroll
@@ -210,7 +228,7 @@ __global__ void __launch_bounds__(128 * GROUPS)
     for (int i = 0; i < 2; ++i) {
       tile_max[i] = fmaxf(tile_max[i], __shfl_xor_sync(0xffffffffu, tile_max[i], 1));
       tile_max[i] = fmaxf(tile_max[i], __shfl_xor_sync(0xffffffffu, tile_max[i], 2));
-      if (t == 0) s.row_max[group][warp][g + 8 * i] = tile_max[i];
+      if (t == 0 && scores_here) s.row_max[group][warp][g + 8 * i] = tile_max[i];
     }
     __syncthreads();
     float rescale[2];
@@ -223,20 +241,21 @@ __global__ void __launch_bounds__(128 * GROUPS)
       maximum[i] = next;
     }
     float sum[2] = {0.0f, 0.0f};
+    if (scores_here)
 #pragma unroll
-    for (int n = 0; n < 2; ++n)
+      for (int n = 0; n < 2; ++n)
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float e0 = expf(score[n][2 * i] - maximum[i]), e1 = expf(score[n][2 * i + 1] - maximum[i]);
-        sum[i] += e0 + e1;
-        *reinterpret_cast<std::uint32_t*>(&s.p[group][g + 8 * i][warp * 16 + n * 8 + 2 * t]) =
-            pack_bf16x2(e0, e1);
-      }
+        for (int i = 0; i < 2; ++i) {
+          const float e0 = expf(score[n][2 * i] - maximum[i]), e1 = expf(score[n][2 * i + 1] - maximum[i]);
+          sum[i] += e0 + e1;
+          *reinterpret_cast<std::uint32_t*>(&s.p[group][g + 8 * i][warp * 16 + n * 8 + 2 * t]) =
+              pack_bf16x2(e0, e1);
+        }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
       sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
-      if (t == 0) s.row_sum[group][warp][g + 8 * i] = sum[i];
+      if (t == 0 && scores_here) s.row_sum[group][warp][g + 8 * i] = sum[i];
     }
     __syncthreads();
 #pragma unroll
@@ -249,7 +268,7 @@ __global__ void __launch_bounds__(128 * GROUPS)
     for (int n = 0; n < kTilesD; ++n)
 #pragma unroll
       for (int i = 0; i < 4; ++i) o[n][i] *= rescale[i / 2];
-        // O += P V: this warp's quarter of D.
+        // O += P V: this warp's share of D.
 #pragma unroll
     for (int kk = 0; kk < kKeys; kk += 16) {
       std::uint32_t pa[4];
@@ -257,7 +276,7 @@ __global__ void __launch_bounds__(128 * GROUPS)
 #pragma unroll
       for (int n = 0; n < kTilesD; n += 2) {
         std::uint32_t vb[4];
-        ldmatrix4_trans(vb, &s.k[kk + lane % 16][warp * (D / 4) + n * 8 + lane / 16 * 8]);
+        ldmatrix4_trans(vb, &s.k[kk + lane % 16][warp * kWarpD + n * 8 + lane / 16 * 8]);
         OperandBf16::mma(o[n], pa[0], pa[1], pa[2], pa[3], vb[0], vb[1]);
         OperandBf16::mma(o[n + 1], pa[0], pa[1], pa[2], pa[3], vb[2], vb[3]);
       }
@@ -270,14 +289,14 @@ __global__ void __launch_bounds__(128 * GROUPS)
     if (a.splits == 1) {  // nothing to merge
       const float sink = a.sink[head], top = fmaxf(maximum[i], sink), factor = expf(maximum[i] - top);
       const float total = factor * denominator[i] + expf(sink - top);
-      const std::int64_t row = static_cast<std::int64_t>(token) * a.heads + head;
+      const std::int64_t out_row = static_cast<std::int64_t>(token) * a.heads + head;
 #pragma unroll
       for (int n = 0; n < kTilesD; ++n)
-        finish_pair<D>(a, row, warp * (D / 4) + n * 8 + 2 * t, factor * o[n][2 * i] / total,
+        finish_pair<D>(a, out_row, warp * kWarpD + n * 8 + 2 * t, factor * o[n][2 * i] / total,
                        factor * o[n][2 * i + 1] / total, static_cast<float>(position));
       continue;
     }
-    float* out = a.partial_o + (slot + head) * D + warp * (D / 4);
+    float* out = a.partial_o + (slot + head) * D + warp * kWarpD;
 #pragma unroll
     for (int n = 0; n < kTilesD; ++n)
       *reinterpret_cast<float2*>(out + n * 8 + 2 * t) = float2{o[n][2 * i], o[n][2 * i + 1]};
@@ -301,10 +320,12 @@ __global__ void __launch_bounds__(256)
     merge_kernel(const __grid_constant__ AttentionArguments a, const __grid_constant__ WindowArguments window,
                  unsigned merge_ctas) {
   __shared__ WindowScratch shared;
-  wait_for_predecessor();
-  release_successor();
   // The rows of the step enter the ring once no CTA reads it any more: the last CTAs of this launch.
-  if (blockIdx.x >= merge_ctas) return commit_window(window, blockIdx.x - merge_ctas, shared);
+  if (blockIdx.x >= merge_ctas) {
+    wait_for_predecessor();
+    release_successor();
+    return commit_window(window, blockIdx.x - merge_ctas, shared);
+  }
   constexpr int kParts = D / kMergeDims, kValues = kMergeDims / 32;
   const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32, at = warp / kParts;
   const int dim0 = static_cast<int>(warp % kParts) * kMergeDims;
@@ -312,7 +333,15 @@ __global__ void __launch_bounds__(256)
   const int lane = threadIdx.x % 32;
   const std::int64_t token = at / a.heads;
   const int head = static_cast<int>(at % a.heads);
-  const float sink = a.sink[head];
+  // What needs no result of the kernel before: angles from the step's description, weights.
+  const float sink = a.sink[head], position = static_cast<float>(a.batch.positions[token]);
+  float sine[kValues], cosine[kValues];
+#pragma unroll
+  for (int k = 0; k < kValues; ++k)
+    if (const int first = D - a.rope, dim = dim0 + k * 32; dim >= first)
+      sincosf(position * a.frequencies[(dim - first + lane) / 2], &sine[k], &cosine[k]);
+  wait_for_predecessor();
+  release_successor();
   // Lane l holds maximum and denominator of splits l and l + 32.
   static_assert(kMaxAttentionSplits <= 64);
   const std::int64_t first_part = token * a.splits * a.heads + head;
@@ -333,7 +362,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
   for (int i = 0; i < 2; ++i) factor[i] = part[i].x == -INFINITY ? 0.0f : expf(part[i].x - maximum);
   const float* values = a.partial_o + first_part * D + dim0 + lane;
-#pragma unroll 4
+#pragma unroll 8
   for (int i = 0; i < a.splits; ++i) {  // in order of the splits
     const float f = __shfl_sync(0xffffffffu, i < 32 ? factor[0] : factor[1], i % 32);
     const float d = __shfl_sync(0xffffffffu, i < 32 ? part[0].y : part[1].y, i % 32);
@@ -347,16 +376,13 @@ __global__ void __launch_bounds__(256)
   }
   denominator += expf(sink - maximum);
   BF16* out = static_cast<BF16*>(a.o) + at * D;
-  const float position = static_cast<float>(a.batch.positions[token]);
 #pragma unroll
   for (int k = 0; k < kValues; ++k) {
     float v = round_bf16(o[k] / denominator);
     const int first = D - a.rope, dim = dim0 + k * 32;
     if (dim >= first) {
       const float partner = __shfl_xor_sync(0xffffffffu, v, 1);
-      float sine, cosine;
-      sincosf(position * a.frequencies[(dim - first + lane) / 2], &sine, &cosine);
-      v = round_bf16(lane % 2 == 0 ? v * cosine + partner * sine : v * cosine - partner * sine);
+      v = round_bf16(lane % 2 == 0 ? v * cosine[k] + partner * sine[k] : v * cosine[k] - partner * sine[k]);
     }
     out[dim + lane] = to_bf16(v);
   }
@@ -367,7 +393,7 @@ void launch_groups(const AttentionArguments& a, cudaStream_t stream) {
   launch({dim3(static_cast<unsigned>(a.splits),
                static_cast<unsigned>((a.heads + GROUPS * kHeads - 1) / (GROUPS * kHeads)),
                static_cast<unsigned>(a.batch.num_tokens)),
-          dim3(128 * GROUPS), sizeof(Shared<D, GROUPS>), stream, true, "attention"},
+          dim3(32 * kGroupWarps<GROUPS> * GROUPS), sizeof(Shared<D, GROUPS>), stream, true, "attention"},
          attention_kernel<D, GROUPS>, a);
 }
 

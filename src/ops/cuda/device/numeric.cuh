@@ -5,6 +5,8 @@
 // arithmetic here.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include <cstdint>
 
 #include "numeric/formats.h"
@@ -19,6 +21,12 @@ __device__ __forceinline__ float e2m1_value(std::uint32_t code) {
   return __uint_as_float(bits | (code & 8u) << 28);
 }
 
+// numeric/formats.h in one instruction. A NaN becomes the canonical one.
+__device__ __forceinline__ BF16 to_bf16(float x) {
+  return BF16{__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+}
+__device__ __forceinline__ float round_bf16(float x) { return to_float(to_bf16(x)); }
+
 __device__ __forceinline__ float load_bf16(const void* p, std::int64_t i) {
   return to_float(static_cast<const BF16*>(p)[i]);
 }
@@ -27,7 +35,9 @@ __device__ __forceinline__ void store_bf16(void* p, std::int64_t i, float x) {
 }
 
 __device__ __forceinline__ std::uint32_t pack_bf16x2(float low, float high) {
-  return static_cast<std::uint32_t>(to_bf16(low).bits) | static_cast<std::uint32_t>(to_bf16(high).bits) << 16;
+  std::uint32_t r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
 }
 
 // Maximum of |x| over aligned groups of `width` lanes (a power of two, at most 32). NaN elements are left
@@ -65,20 +75,14 @@ __device__ __forceinline__ float round_e2m1(float x, std::uint8_t byte) {
   return e2m1_value(float_to_e2m1(x / scale)) * scale;
 }
 
-// Sum over the block in a fixed order; every thread gets it. `scratch` holds 33 floats.
+// Sum over the block in a fixed order; every thread gets it. `scratch` holds 32 floats.
 __device__ __forceinline__ float block_sum(float x, float* scratch) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
   x = warp_sum(x);
   __syncthreads();
   if (lane == 0) scratch[warp] = x;
   __syncthreads();
-  if (warp == 0) {
-    float v = lane < warps ? scratch[lane] : 0.0f;
-    v = warp_sum(v);
-    if (lane == 0) scratch[32] = v;
-  }
-  __syncthreads();
-  return scratch[32];
+  return warp_sum(lane < warps ? scratch[lane] : 0.0f);
 }
 
 }  // namespace pivot::cuda

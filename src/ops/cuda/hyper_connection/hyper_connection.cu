@@ -11,14 +11,13 @@
 
 #include "ops/cuda/device/numeric.cuh"
 #include "ops/cuda/device/ptx.cuh"
+#include "ops/cuda/hyper_connection/finish.cuh"
 #include "ops/cuda/runtime/launch.h"
 
 namespace pivot::cuda {
 namespace {
 
 constexpr int kMixColumns = 64;  // columns of one CTA, times 4 streams = 256 threads
-constexpr int kFinishWarps = 16;
-constexpr int kFinishThreads = kFinishWarps * 32;
 
 __device__ __forceinline__ float round_operand(float x, HyperPrecision precision) {
   if (precision == HyperPrecision::kBf16) return round_bf16(x);
@@ -128,177 +127,205 @@ __global__ void __launch_bounds__(256) mix_kernel(const __grid_constant__ SeamAr
   }
 }
 
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+// The same for long steps: the products are tiles of 64 tokens x 24 rows over 256 values of K in shared
+// memory, where mix_kernel spends five shuffles and their selects on each value.
+constexpr int kManyTokens = 64;
+constexpr int kManyStride = 260;  // floats of a row: four words past a multiple of 32 keep float4 reads apart
+constexpr int kManyShared = ((kManyTokens + kSeamRows) * kManyStride +
+                             kManyTokens * (kSeamRows + 1 + kStreams + kStreams * kStreams)) *
+                            4;
 
-// Lane j*4+k of 16 holds C[j][k]; every lane of the warp takes part in the shuffles.
-__device__ float sinkhorn(float c, int iters, float eps) {
-  const auto row_sum = [](float v) {
-    v += __shfl_xor_sync(0xffffffffu, v, 1);
-    return v + __shfl_xor_sync(0xffffffffu, v, 2);
-  };
-  const auto column_sum = [](float v) {
-    v += __shfl_xor_sync(0xffffffffu, v, 4);
-    return v + __shfl_xor_sync(0xffffffffu, v, 8);
-  };
-  float maximum = fmaxf(c, __shfl_xor_sync(0xffffffffu, c, 1));
-  maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, 2));
-  c = expf(c - maximum);
-  c = c / row_sum(c) + eps;
-  c = c / (column_sum(c) + eps);
-  for (int i = 1; i < iters; ++i) {
-    c = c / (row_sum(c) + eps);
-    c = c / (column_sum(c) + eps);
-  }
-  return c;
-}
-
-// One CTA a token (or a row of the head): 16 warps for the stream sum and the norm, one for the coefficients.
-// A thread owns the same columns throughout, four at a time.
-constexpr int kPieceColumns = kFinishThreads * 4;
-
-template <int ROWS, int kPieces>
-__global__ void __launch_bounds__(kFinishThreads + 32)
-    finish_kernel(const __grid_constant__ SeamArguments a, int mix_ctas, const std::int32_t* rows) {
-  __shared__ float mix[ROWS + 1], pre[kStreams], scratch[kFinishWarps];
+// grid (d / 64, token groups); partials as of mix_kernel. First a thread takes two columns of all streams of
+// every eighth token, four tokens on their way at a time; then warp w multiplies 64 tokens, two a lane, with
+// rows 6 (w % 4) + 0..5 over half w / 4 of the columns.
+__global__ void __launch_bounds__(256, 2)
+    mix_many_kernel(const __grid_constant__ SeamArguments a, int tokens) {
+  extern __shared__ __align__(16) float many[];
+  float* values = many;                                    // [64][260]: stream * 64 + column
+  float* weights = values + kManyTokens * kManyStride;     // [24][260]
+  float* halves = weights + kSeamRows * kManyStride;       // [64][25]
+  float* comb = halves + kManyTokens * (kSeamRows + 1);    // [64][16]
+  float* post = comb + kManyTokens * kStreams * kStreams;  // [64][4]
   const int width = a.shape.width, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float4 norm[kPieces] = {};
-  float base = 0.0f, scale = 0.0f;
-  if (warp < kFinishWarps) {
-#pragma unroll
-    for (int k = 0; k < kPieces; ++k) {
-      const int i = k * kFinishThreads * 4 + threadIdx.x * 4;
-      if (i < width) norm[k] = __ldg(reinterpret_cast<const float4*>(a.norm + i));
-    }
-    if (threadIdx.x < kStreams) {
-      base = __ldg(a.base + threadIdx.x);
-      scale = __ldg(a.scale);
-    }
-  } else if constexpr (ROWS == kSeamRows) {
-    base = __ldg(a.base + kStreams + min(lane, kSeamRows - kStreams - 1));  // post, then comb
-    scale = __ldg(a.scale + (lane < kStreams ? 1 : 2));
-  }
+  const int column0 = blockIdx.x * kMixColumns;
+#pragma unroll 8
+  for (int r = 0; r < kSeamRows; ++r)
+    weights[r * kManyStride + threadIdx.x] =
+        round_operand(__ldg(a.fn + static_cast<std::int64_t>(r) * kStreams * width +
+                            threadIdx.x / kMixColumns * width + column0 + threadIdx.x % kMixColumns),
+                      a.precision);
   wait_for_predecessor();
   release_successor();
-  const int t = rows == nullptr ? blockIdx.x : rows[blockIdx.x];
-  const BF16* h = static_cast<const BF16*>(a.h) + static_cast<std::int64_t>(t) * kStreams * width;
-  uint2 streams[kPieces][kStreams] = {};
-  if (warp < kFinishWarps)
+  const int first = blockIdx.y * kManyTokens, count = min(kManyTokens, tokens - first);
+  if (a.sublayer_out != nullptr) {
+    for (int i = threadIdx.x; i < count * kStreams * kStreams; i += 256)
+      comb[i] = a.comb[static_cast<std::int64_t>(first) * kStreams * kStreams + i];
+    if (static_cast<int>(threadIdx.x) < count * kStreams)
+      post[threadIdx.x] = a.post[static_cast<std::int64_t>(first) * kStreams + threadIdx.x];
+    __syncthreads();
+  }
+  constexpr int kAtOnce = 4, kStep = 8;
+  for (int i0 = warp; i0 < kManyTokens; i0 += kAtOnce * kStep) {
+    std::uint32_t h[kAtOnce][kStreams] = {}, out[kAtOnce] = {};
 #pragma unroll
-    for (int k = 0; k < kPieces; ++k) {
-      const int i = k * kFinishThreads * 4 + threadIdx.x * 4;
-      if (i < width)
+    for (int n = 0; n < kAtOnce; ++n) {
+      const int i = i0 + n * kStep;
+      if (i >= count) continue;
+      const auto* row = reinterpret_cast<const std::uint32_t*>(
+          static_cast<const BF16*>(a.h) + static_cast<std::int64_t>(first + i) * kStreams * width + column0);
 #pragma unroll
-        for (int j = 0; j < kStreams; ++j) streams[k][j] = *reinterpret_cast<const uint2*>(h + j * width + i);
+      for (int j = 0; j < kStreams; ++j) h[n][j] = row[j * width / 2 + lane];
+      if (a.sublayer_out != nullptr)
+        out[n] = reinterpret_cast<const std::uint32_t*>(static_cast<const BF16*>(a.sublayer_out) +
+                                                        static_cast<std::int64_t>(first + i) * width +
+                                                        column0)[lane];
     }
-  const float* partials = a.partials + static_cast<std::int64_t>(t) * mix_ctas * (ROWS + 1);
-  for (int r = warp; r <= ROWS; r += kFinishWarps + 1) {
-    float s = 0.0f;
-    for (int c = lane; c < mix_ctas; c += 32) s += partials[r * mix_ctas + c];
-    s = warp_sum(s);
-    if (lane == 0) mix[r] = s;
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      const int i = i0 + n * kStep;
+      float2 old[kStreams];
+#pragma unroll
+      for (int j = 0; j < kStreams; ++j)
+        old[j] = {__uint_as_float(h[n][j] << 16), __uint_as_float(h[n][j] & 0xffff0000u)};
+#pragma unroll
+      for (int k = 0; k < kStreams; ++k) {
+        float2 value = old[k];
+        if (a.sublayer_out != nullptr && i < count) {
+          float2 mixed{0.0f, 0.0f};
+#pragma unroll
+          for (int j = 0; j < kStreams; ++j) {
+            const float c = comb[i * kStreams * kStreams + j * kStreams + k];
+            mixed.x += c * old[j].x;
+            mixed.y += c * old[j].y;
+          }
+          const float p = post[i * kStreams + k];
+          const std::uint32_t pair = pack_bf16x2(p * __uint_as_float(out[n] << 16) + mixed.x,
+                                                 p * __uint_as_float(out[n] & 0xffff0000u) + mixed.y);
+          value = {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+          reinterpret_cast<std::uint32_t*>(static_cast<BF16*>(a.h) +
+                                           static_cast<std::int64_t>(first + i) * kStreams * width +
+                                           column0)[k * width / 2 + lane] = pair;
+        }
+        *reinterpret_cast<float2*>(values + i * kManyStride + k * kMixColumns + 2 * lane) = value;
+      }
+    }
   }
   __syncthreads();
-  const float g = 1.0f / sqrtf(mix[ROWS] / static_cast<float>(kStreams * width) + a.shape.norm_eps);
-  if (threadIdx.x < kStreams)
-    pre[threadIdx.x] = sigmoid(mix[threadIdx.x] * g * scale + base) + a.shape.hc_eps;
+  constexpr int kRowsEach = 6, kHalf = 128;
+  const int row0 = warp % 4 * kRowsEach, k0 = warp / 4 * kHalf;
+  float sum[2][kRowsEach] = {}, square[2] = {};
+#pragma unroll 2
+  for (int k = 0; k < kHalf; k += 4) {
+    float4 u[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      u[j] = *reinterpret_cast<const float4*>(values + (lane + 32 * j) * kManyStride + k0 + k);
+#pragma unroll
+    for (int r = 0; r < kRowsEach; ++r) {
+      const float4 w = *reinterpret_cast<const float4*>(weights + (row0 + r) * kManyStride + k0 + k);
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+        sum[j][r] = __fmaf_rn(
+            u[j].w, w.w, __fmaf_rn(u[j].z, w.z, __fmaf_rn(u[j].y, w.y, __fmaf_rn(u[j].x, w.x, sum[j][r]))));
+    }
+    if (row0 == 0)
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+        square[j] = __fmaf_rn(
+            u[j].w, u[j].w,
+            __fmaf_rn(u[j].z, u[j].z, __fmaf_rn(u[j].y, u[j].y, __fmaf_rn(u[j].x, u[j].x, square[j]))));
+  }
+  if (k0 > 0)
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      float* mine = halves + (lane + 32 * j) * (kSeamRows + 1);
+#pragma unroll
+      for (int r = 0; r < kRowsEach; ++r) mine[row0 + r] = sum[j][r];
+      if (row0 == 0) mine[kSeamRows] = square[j];
+    }
   __syncthreads();
-  if (warp == kFinishWarps) {
-    if constexpr (ROWS == kSeamRows) {
-      // Lanes 0..3 hold the coefficients of post, 4..19 those of comb.
-      const float coefficient = mix[kStreams + min(lane, kSeamRows - kStreams - 1)] * g * scale + base;
-      if (lane < kStreams) a.post[t * kStreams + lane] = 2.0f * sigmoid(coefficient);
-      const float c = sinkhorn(__shfl_sync(0xffffffffu, coefficient, kStreams + lane % 16),
-                               a.shape.sinkhorn_iters, a.shape.hc_eps);
-      if (lane < 16) a.comb[t * 16 + lane] = c;
-    }
-    return;
+  if (k0 > 0) return;
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int i = lane + 32 * j;
+    if (i >= count) continue;
+    const float* other = halves + i * (kSeamRows + 1);
+    float* out = a.partials + static_cast<std::int64_t>(first + i) * (kSeamRows + 1) * gridDim.x + blockIdx.x;
+#pragma unroll
+    for (int r = 0; r < kRowsEach; ++r) out[(row0 + r) * gridDim.x] = sum[j][r] + other[row0 + r];
+    if (row0 == 0) out[kSeamRows * gridDim.x] = square[j] + other[kSeamRows];
   }
-  float y[kPieces][4], square = 0.0f;
-#pragma unroll
-  for (int k = 0; k < kPieces; ++k) {
-    float sum[4] = {};
-#pragma unroll
-    for (int j = 0; j < kStreams; ++j) {
-      const uint2 raw = streams[k][j];
-      sum[0] += pre[j] * __uint_as_float(raw.x << 16);
-      sum[1] += pre[j] * __uint_as_float(raw.x & 0xffff0000u);
-      sum[2] += pre[j] * __uint_as_float(raw.y << 16);
-      sum[3] += pre[j] * __uint_as_float(raw.y & 0xffff0000u);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      y[k][i] = round_bf16(sum[i]);
-      square += y[k][i] * y[k][i];
-    }
-  }
-  square = warp_sum(square);
-  if (lane == 0) scratch[warp] = square;
-  asm volatile("bar.sync 1, %0;" ::"n"(kFinishThreads) : "memory");
-  float total = 0.0f;
-#pragma unroll
-  for (int w = 0; w < kFinishWarps; ++w) total += scratch[w];
-  const float factor = 1.0f / sqrtf(total / static_cast<float>(width) + a.shape.norm_eps);
-  const std::int64_t out = static_cast<std::int64_t>(blockIdx.x) * width;
-#pragma unroll
-  for (int k = 0; k < kPieces; ++k) {  // a warp's 128 columns are one FP8 group
-    const int i = k * kFinishThreads * 4 + threadIdx.x * 4;
-    if (i >= width) break;  // the same for the whole warp
-    const float v[4] = {round_bf16(y[k][0] * factor * norm[k].x), round_bf16(y[k][1] * factor * norm[k].y),
-                        round_bf16(y[k][2] * factor * norm[k].z), round_bf16(y[k][3] * factor * norm[k].w)};
-    *reinterpret_cast<uint2*>(static_cast<BF16*>(a.x) + out + i) =
-        uint2{pack_bf16x2(v[0], v[1]), pack_bf16x2(v[2], v[3])};
-    if (a.x_values == nullptr) continue;
-    float amax = 0.0f;
-#pragma unroll
-    for (float value : v) amax = fmaxf(amax, fabsf(value));
-    const std::uint8_t byte = fp8_group_scale(group_amax(amax, 32));
-    *reinterpret_cast<uint2*>(a.x_values + out + i) = quantize_fp8x4(v, byte);
-    if (lane == 0) a.x_scales[(out + i) / 128] = e8m0_to_float(byte);
-  }
+}
+
+constexpr int kFinishWarps = 16;
+
+// One CTA a token (or a row of the head).
+template <int ROWS, int PIECES>
+__global__ void __launch_bounds__(kFinishWarps * 32 + 32)
+    finish_kernel(const __grid_constant__ SeamArguments a, int mix_ctas, const std::int32_t* rows) {
+  __shared__ typename Finish<ROWS, PIECES, kFinishWarps>::Shared shared;
+  Finish<ROWS, PIECES, kFinishWarps> finish;
+  finish.load_weights(a);
+  wait_for_predecessor();
+  release_successor();
+  finish.run(a, rows == nullptr ? static_cast<int>(blockIdx.x) : rows[blockIdx.x],
+             static_cast<int>(blockIdx.x), mix_ctas, shared);
 }
 
 template <int ROWS>
 void launch_mix(const SeamArguments& a, std::int64_t tokens, cudaStream_t stream) {
   constexpr int kTogether = 8;
   const auto ctas = static_cast<unsigned>(a.shape.width / kMixColumns);
-  if (tokens < 16)
-    launch({dim3(ctas, static_cast<unsigned>(tokens)), dim3(256), 0, stream, true, "hc_mix"},
-           mix_kernel<ROWS, 1>, a, static_cast<int>(tokens));
-  else
-    launch({dim3(ctas, static_cast<unsigned>((tokens + kTogether - 1) / kTogether)), dim3(256), 0, stream,
-            true, "hc_mix"},
-           mix_kernel<ROWS, kTogether>, a, static_cast<int>(tokens));
+  if (ROWS == kSeamRows && a.many_tokens)
+    return launch({dim3(ctas, static_cast<unsigned>((tokens + kManyTokens - 1) / kManyTokens)), dim3(256),
+                   kManyShared, stream, true, "hc_mix_many"},
+                  mix_many_kernel, a, static_cast<int>(tokens));
+  const Launch each{dim3(ctas, static_cast<unsigned>(tokens)), dim3(256), 0, stream, true, "hc_mix"};
+  if (tokens < 16) return launch(each, mix_kernel<ROWS, 1>, a, static_cast<int>(tokens));
+  launch({dim3(ctas, static_cast<unsigned>((tokens + kTogether - 1) / kTogether)), dim3(256), 0, stream, true,
+          "hc_mix"},
+         mix_kernel<ROWS, kTogether>, a, static_cast<int>(tokens));
 }
 
-}  // namespace
-
-namespace {
 template <int ROWS>
 void launch_finish(const SeamArguments& a, std::int64_t ctas, const std::int32_t* rows, cudaStream_t stream,
                    const char* name) {
-  const Launch how{dim3(static_cast<unsigned>(ctas)), dim3(kFinishThreads + 32), 0, stream, true, name};
+  const Launch how{dim3(static_cast<unsigned>(ctas)), dim3(kFinishWarps * 32 + 32), 0, stream, true, name};
+  constexpr int kColumns = Finish<ROWS, 1, kFinishWarps>::kPieceColumns;
   const int mix_ctas = a.shape.width / kMixColumns;
-  require(a.shape.width <= kMaxSeamWidth, "hidden_size up to 8192");
-  if (a.shape.width <= kPieceColumns)
+  if (a.shape.width <= kColumns)
     launch(how, finish_kernel<ROWS, 1>, a, mix_ctas, rows);
-  else if (a.shape.width <= 2 * kPieceColumns)
+  else if (a.shape.width <= 2 * kColumns)
     launch(how, finish_kernel<ROWS, 2>, a, mix_ctas, rows);
   else
     launch(how, finish_kernel<ROWS, 4>, a, mix_ctas, rows);
 }
+
+// One warp a token.
+__global__ void __launch_bounds__(128) seam_tail_kernel(const __grid_constant__ SeamTail tail) {
+  run_seam_tail(tail, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+}
+
 }  // namespace
 
 std::int64_t seam_partial_floats(std::int64_t tokens, std::int64_t width) {
   return tokens * (width / kMixColumns) * (kSeamRows + 1);
 }
 
+void launch_seam_tail(const SeamTail& tail, cudaStream_t stream) {
+  launch({dim3(static_cast<unsigned>((tail.tokens + 3) / 4)), dim3(128), 0, stream, true, "hc_tail"},
+         seam_tail_kernel, tail);
+}
+
 void launch_seam(const SeamArguments& a, std::int64_t tokens, cudaStream_t stream) {
+  require(a.shape.width <= kMaxSeamWidth, "hidden_size up to 8192");
   launch_mix<kSeamRows>(a, tokens, stream);
   launch_finish<kSeamRows>(a, tokens, nullptr, stream, "hc_finish");
 }
 
 void launch_head(const SeamArguments& a, std::int64_t tokens, const std::int32_t* rows, std::int64_t num_rows,
                  cudaStream_t stream) {
+  require(a.shape.width <= kMaxSeamWidth, "hidden_size up to 8192");
   launch_mix<kStreams>(a, tokens, stream);
   if (num_rows > 0) launch_finish<kStreams>(a, num_rows, rows, stream, "hc_head");
 }

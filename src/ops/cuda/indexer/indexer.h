@@ -26,7 +26,8 @@ void launch_index_scores(const IndexArguments& a, int multiprocessors, cudaStrea
 // The same for steps of many tokens (sm_90a): keys are decoded once for several queries.
 // REQUIRES: prefill_scores_take() (placement/schedule.h).
 void launch_prefill_index_scores(const IndexArguments& a, int multiprocessors, cudaStream_t stream);
-// `clusters`: whether long rows may be a cluster's (placement/schedule.h topk_ctas); else one CTA takes a row.
+// `clusters`: whether long rows may be a cluster's (placement/schedule.h topk_ctas); else one CTA takes a
+// row.
 void launch_topk(const IndexArguments& a, bool clusters, cudaStream_t stream);
 
 // Top-k of rows of floats outside the step: draws, tests, benchmarks.

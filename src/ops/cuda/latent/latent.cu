@@ -14,21 +14,26 @@
 namespace pivot::cuda {
 namespace {
 
-// cos and sin of fp32(position) * w: the product is rounded to fp32 first (specification 2.3).
-__device__ __forceinline__ void rotate_pair(float& a, float& b, float position, float w, bool inverse) {
-  float s, c;
-  sincosf(position * w, &s, &c);
-  if (inverse) s = -s;
-  const float x = a * c - b * s;
-  b = round_bf16(a * s + b * c);
-  a = round_bf16(x);
-}
+// cos and sin of fp32(position) * w for the thread's pair of a rotary tail: the product is rounded to fp32
+// first (specification 2.3). REQUIRES: at most two dims a thread.
+struct Turn {
+  float s = 0.0f, c = 1.0f;
 
-// The row is in `row` (shared memory, one element per thread stride); rounds pairs of the rotary tail.
-__device__ void rotate_tail(float* row, int width, int rope, float position, const float* frequencies) {
-  __syncthreads();
-  for (int i = threadIdx.x; i < rope / 2; i += blockDim.x)
-    rotate_pair(row[width - rope + 2 * i], row[width - rope + 2 * i + 1], position, frequencies[i], false);
+  __device__ __forceinline__ Turn(int rope, float position, const float* frequencies) {
+    if (static_cast<int>(threadIdx.x) < rope / 2) sincosf(position * frequencies[threadIdx.x], &s, &c);
+  }
+};
+
+// The row is in `row` (shared memory, one element per thread stride, there for all threads); rounds pairs of
+// the rotary tail.
+__device__ void rotate_tail(float* row, int width, int rope, const Turn& turn) {
+  if (const int i = static_cast<int>(threadIdx.x); i < rope / 2) {
+    float& a = row[width - rope + 2 * i];
+    float& b = row[width - rope + 2 * i + 1];
+    const float x = a * turn.c - b * turn.s;
+    b = round_bf16(a * turn.s + b * turn.c);
+    a = round_bf16(x);
+  }
   __syncthreads();
 }
 
@@ -44,12 +49,15 @@ __device__ void norm_row(const float* in, const float* weight, int count, float 
 constexpr int kThreads = 256;
 
 struct RowScratch {
-  float row[kMaxRow], sums[33];
+  float row[kMaxRow], sums[32];
   std::uint8_t bytes[kMaxRow / 32];
 };
 
-// part 0: qr; part 1: kv and the index weights.
+// part 0: qr; part 1: kv and the index weights. Waits for the kernel before.
 __device__ void latent_part(const LatentArguments& a, std::int64_t t, int part, RowScratch& shared) {
+  const Turn turn(part == 1 ? a.rope : 0, static_cast<float>(a.batch.positions[t]), a.frequencies);
+  wait_for_predecessor();
+  release_successor();
   float* row = shared.row;
   float* scratch = shared.sums;
   std::uint8_t* bytes = shared.bytes;
@@ -75,7 +83,7 @@ __device__ void latent_part(const LatentArguments& a, std::int64_t t, int part, 
   for (int i = threadIdx.x; i < a.head_dim; i += kThreads) row[i] = load_bf16(a.kv_raw, t * a.head_dim + i);
   __syncthreads();
   norm_row(row, a.kv_norm, a.head_dim, a.eps, scratch, row);
-  rotate_tail(row, a.head_dim, a.rope, static_cast<float>(a.batch.positions[t]), a.frequencies);
+  rotate_tail(row, a.head_dim, a.rope, turn);
   if (a.round_kv) {
     round_groups<true>(row, nope, kKvGroup, bytes);
     const int groups = (nope + kKvGroup - 1) / kKvGroup;
@@ -198,7 +206,7 @@ __device__ void compress_token(const CompressArguments& a, int t, RowScratch& sh
                                 : many_rows(a, span, first, c));
   __syncthreads();
   norm_row(row, a.norm, a.width, a.eps, scratch, row);
-  rotate_tail(row, a.width, a.rope, static_cast<float>(first), a.frequencies);
+  rotate_tail(row, a.width, a.rope, Turn(a.rope, static_cast<float>(first), a.frequencies));
 
   const RowAddress out = paged_row(a.out, span.table, entry);
   const RowLayout& layout = a.out.layout;
@@ -273,8 +281,6 @@ __device__ void commit_state(const CompressArguments& a, std::int64_t t) {
 
 __global__ void __launch_bounds__(kThreads) latent_kernel(const __grid_constant__ LatentArguments a) {
   __shared__ RowScratch shared;
-  wait_for_predecessor();
-  release_successor();
   latent_part(a, blockIdx.x, blockIdx.y, shared);
 }
 
@@ -283,10 +289,10 @@ __global__ void __launch_bounds__(kThreads)
                        const __grid_constant__ CompressArguments first,
                        const __grid_constant__ CompressArguments second) {
   __shared__ RowScratch shared;
-  wait_for_predecessor();
-  release_successor();
   const int part = blockIdx.y;
   if (part < 2) return latent_part(a, blockIdx.x, part, shared);
+  wait_for_predecessor();
+  release_successor();
   const CompressArguments& c = part == 2 ? first : second;
   commit_state(c, blockIdx.x);
   compress_token(c, blockIdx.x, shared);
@@ -326,8 +332,8 @@ unsigned tokens(const StepBatch& batch) { return static_cast<unsigned>(batch.num
 }  // namespace
 
 void launch_latent(const LatentArguments& a, cudaStream_t stream) {
-  require(a.rank <= kMaxRow && a.head_dim <= kMaxRow && a.rank % 128 == 0,
-          "q_lora_rank and head_dim up to 2048");
+  require(a.rank <= kMaxRow && a.head_dim <= kMaxRow && a.rank % 128 == 0 && a.rope <= 2 * kThreads,
+          "q_lora_rank and head_dim up to 2048, at most 512 rotary dims");
   launch({dim3(tokens(a.batch), 2), dim3(kThreads), 0, stream, true, "latent"}, latent_kernel, a);
 }
 
@@ -341,8 +347,9 @@ void launch_compress(const CompressArguments& a, cudaStream_t stream) {
 
 void launch_latent_step(const LatentArguments& a, std::span<const CompressArguments> compressors,
                         cudaStream_t stream) {
-  require(a.rank <= kMaxRow && a.head_dim <= kMaxRow && a.rank % 128 == 0 && compressors.size() <= 2,
-          "q_lora_rank and head_dim up to 2048, at most two compressors");
+  require(a.rank <= kMaxRow && a.head_dim <= kMaxRow && a.rank % 128 == 0 && a.rope <= 2 * kThreads &&
+              compressors.size() <= 2,
+          "q_lora_rank and head_dim up to 2048, at most 512 rotary dims and two compressors");
   for (const CompressArguments& c : compressors)
     require(c.width <= kMaxCompressorWidth && c.width % 64 == 0, "a compressor width of at most 512");
   const CompressArguments none;

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "ops/cuda/device/numeric.cuh"
+#include "ops/cuda/hyper_connection/tail.cuh"
 #include "ops/cuda/linear/tile_product.cuh"
 #include "ops/cuda/runtime/launch.h"
 
@@ -27,16 +28,21 @@ struct DeviceJob {
 };
 struct JobList {
   DeviceJob job[kMaxJobs];
-  int count;
+  int count, ctas;
+
+  __device__ __forceinline__ const DeviceJob& of(int cta) const {
+    int j = 0;
+    while (j + 1 < count && cta >= job[j + 1].first_cta) ++j;
+    return job[j];
+  }
 };
 
 template <int NT>
 __global__ void __launch_bounds__(512, NT == 1 ? 2 : 1)
-    linear_kernel(const __grid_constant__ JobList jobs, int tokens) {
-  __shared__ float scratch[16 * 128];
-  int j = 0;
-  while (j + 1 < jobs.count && static_cast<int>(blockIdx.x) >= jobs.job[j + 1].first_cta) ++j;
-  const DeviceJob& job = jobs.job[j];
+    linear_kernel(const __grid_constant__ JobList jobs, int tokens, const __grid_constant__ SeamTail tail) {
+  __shared__ __align__(16) float scratch[16 * 128];
+  if (static_cast<int>(blockIdx.x) == jobs.ctas) return run_seam_tail(tail);
+  const DeviceJob& job = jobs.of(static_cast<int>(blockIdx.x));
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
   const int row_tile = static_cast<int>(blockIdx.x) - job.first_cta;
   const int first = blockIdx.y * NT * 8;
@@ -64,6 +70,45 @@ __global__ void __launch_bounds__(512, NT == 1 ? 2 : 1)
   }
 }
 
+// Stripes of few tiles, where a CTA each would spend its time on starting and summing: a CTA takes one after
+// the other, and asks for the next one's tiles before it sums. FP8 codes, up to 8 tokens; bits as of
+// linear_kernel.
+constexpr int kNarrowWarps = 4, kNarrowCtas = 8;  // of a multiprocessor
+__global__ void __launch_bounds__(kNarrowWarps * 32, kNarrowCtas)
+    narrow_kernel(const __grid_constant__ JobList jobs, int tokens) {
+  __shared__ __align__(16) float scratch[2][kNarrowWarps * 128];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  int at = static_cast<int>(blockIdx.x);
+  StripeStart<MatrixFormat::kFP8, 1> start;
+  const auto load = [&] {
+    const DeviceJob& job = jobs.of(at);
+    start.load({job.matrix}, {at - job.first_cta}, warp, lane);
+  };
+  load();
+  wait_for_predecessor();
+  release_successor();
+  for (int turn = 0; at < jobs.ctas; ++turn) {
+    const DeviceJob& job = jobs.of(at);
+    const int row_tile = at - job.first_cta;
+    float acc[1][1][4] = {};
+    multiply_stripes<MatrixFormat::kFP8, OperandF16, 1, 1, true>(start, job.matrix.tiles_k, job.input, 0,
+                                                                 tokens, warp, kNarrowWarps, lane, acc);
+    at += static_cast<int>(gridDim.x);
+    if (at < jobs.ctas) load();
+    float* parts = scratch[turn % 2];  // the other one may still be read
+    store_part(acc[0][0], 0, warp, kNarrowWarps, lane, parts);
+    __syncthreads();
+    const float sum = sum_parts(0, kNarrowWarps, parts);
+    const int row = row_tile * 16 + static_cast<int>(threadIdx.x) / 8,
+              token = static_cast<int>(threadIdx.x) % 8;
+    if (row >= job.rows || token >= tokens) continue;
+    if (job.out_bf16)
+      store_bf16(job.out, token * job.out_stride + row, sum);
+    else
+      static_cast<float*>(job.out)[token * job.out_stride + row] = sum;
+  }
+}
+
 // One warp per group of 128 columns.
 __global__ void quantize_fp8_kernel(const BF16* x, int groups, std::int64_t stride, std::int64_t total,
                                     std::uint16_t* values, float* scales) {
@@ -86,11 +131,12 @@ __global__ void quantize_fp8_kernel(const BF16* x, int groups, std::int64_t stri
 
 }  // namespace
 
-void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStream_t stream) {
+void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStream_t stream,
+                   const SeamTail& tail) {
   require(!jobs.empty() && jobs.size() <= kMaxJobs, "1 to 8 linear jobs");
   JobList list{};
   int ctas = 0;
-  bool any_bf16 = false;
+  bool any_bf16 = false, all_codes = true;
   for (const LinearJob& job : jobs) {
     const Matrix& w = job.weights;
     require(w.cols == jobs[0].weights.cols && w.cols % 128 == 0,
@@ -101,6 +147,7 @@ void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStr
     d.input = {job.input.x, job.input.scales, nullptr, job.input.stride};
     d.format = w.format;
     any_bf16 = any_bf16 || w.format == MatrixFormat::kBF16;
+    all_codes = all_codes && w.format == MatrixFormat::kFP8 && job.input.scales != nullptr;
     d.rows = static_cast<std::int32_t>(w.rows);
     d.first_cta = ctas;
     d.out_bf16 = job.out_bf16;
@@ -109,8 +156,15 @@ void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStr
     d.out_stride = job.out_stride;
     ctas += static_cast<int>((w.rows + 15) / 16);
   }
-  const int nt = token_tiles(tokens), warps = stripe_warps(jobs[0].weights.cols / 128, any_bf16);
-  const Launch how{dim3(static_cast<unsigned>(ctas), static_cast<unsigned>((tokens + nt * 8 - 1) / (nt * 8))),
+  const int nt = token_tiles(tokens), warps = stripe_warps(list.job[0].matrix.tiles_k, any_bf16);
+  list.ctas = ctas;
+  if (const int most = kNarrowCtas * multiprocessors();
+      all_codes && warps == kNarrowWarps && nt == 1 && ctas > most && tail.tokens == 0)
+    return launch(
+        {dim3(static_cast<unsigned>(most)), dim3(kNarrowWarps * 32), 0, stream, true, "linear_narrow"},
+        narrow_kernel, list, static_cast<int>(tokens));
+  const Launch how{dim3(static_cast<unsigned>(ctas + (tail.tokens > 0 ? 1 : 0)),
+                        static_cast<unsigned>((tokens + nt * 8 - 1) / (nt * 8))),
                    dim3(static_cast<unsigned>(warps * 32)),
                    0,
                    stream,
@@ -118,11 +172,11 @@ void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStr
                    "linear"};
   switch (nt) {
     case 1:
-      return launch(how, linear_kernel<1>, list, static_cast<int>(tokens));
+      return launch(how, linear_kernel<1>, list, static_cast<int>(tokens), tail);
     case 2:
-      return launch(how, linear_kernel<2>, list, static_cast<int>(tokens));
+      return launch(how, linear_kernel<2>, list, static_cast<int>(tokens), tail);
     default:
-      return launch(how, linear_kernel<4>, list, static_cast<int>(tokens));
+      return launch(how, linear_kernel<4>, list, static_cast<int>(tokens), tail);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "ops/cuda/hyper_connection/hyper_connection.h"
 #include "ops/cuda/placement/schedule.h"
 #include "tensor/matrix.h"
 
@@ -31,7 +32,9 @@ struct LinearJob {
 };
 
 // out = W x for every job. REQUIRES: all jobs have the same number of columns.
-void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStream_t stream);
+// `tail`: work of a seam that one more CTA does on the way; tokens 0: none.
+void launch_linear(std::span<const LinearJob> jobs, std::int64_t tokens, cudaStream_t stream,
+                   const SeamTail& tail = {});
 
 // Quantises BF16 [rows][cols] (row stride `stride` elements) to code values and scales (specification 3.3).
 void launch_quantize_fp8(const void* x, std::int64_t rows, std::int64_t cols, std::int64_t stride,

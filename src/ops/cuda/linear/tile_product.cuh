@@ -403,8 +403,8 @@ __device__ __forceinline__ void multiply_stripe_any(MatrixFormat format, const T
 }
 
 // Sums the warps' accumulators of a token tile of M stripes in warp order. Each warp stores its share of each
-// stripe, a barrier follows, and thread i < 128 sums row i / 8, token i % 8. `scratch` holds M * warps * 128
-// floats; it may be overwritten after another barrier.
+// stripe, a barrier follows, and thread i < 128 sums row i / 8, token i % 8. `scratch`, a multiple of 8,
+// holds M * warps * 128 floats; it may be overwritten after another barrier.
 __device__ __forceinline__ void store_part(const float (&acc)[4], int stripe, int warp, int warps, int lane,
                                            float* scratch) {
   float* mine = scratch + (stripe * warps + warp) * 128 + lane / 4 * 8 + 2 * (lane % 4);

@@ -1,10 +1,9 @@
 // The two halves of an expert, for every way of getting at its weights (specification 2.7).
 //
-// A `Rounds` multiplies two stripes of 16 rows with rounds of up to 8 tokens: run<F, Op, TOGETHER>(m,
+// A `Rounds` multiplies two stripes of 16 rows with rounds of up to 8 tokens: run<F, Op>(m,
 // row_tile, in, first, count, wait, scratch, finish). `finish(done, count, sums)` runs in every thread,
 // threads below 128 holding row i / 8, token i % 8. `wait`: wait for the previous kernel once the first
-// weights have been asked for. TOGETHER: both stripes in one pass, which loads activations once; wide formats
-// have no registers for it. Warp w takes column tiles w, w + 4, ...
+// weights have been asked for. Warp w takes column tiles w, w + 4, ...
 #pragma once
 
 #include "ops/cuda/device/numeric.cuh"
@@ -50,18 +49,12 @@ __device__ __forceinline__ void run_shared(Rounds& rounds, MatrixFormat format, 
                                            int count, float* scratch, const Finish& finish) {
   if (Rounds::kBf16 && format == MatrixFormat::kBF16) {
     if constexpr (Rounds::kBf16)
-      rounds.template run<MatrixFormat::kBF16, OperandBf16, false>(m, row_tile, in, 0, count, true, scratch,
-                                                                   finish);
+      rounds.template run<MatrixFormat::kBF16, OperandBf16>(m, row_tile, in, 0, count, true, scratch, finish);
   } else if (in.scales != nullptr)
-    rounds.template run<MatrixFormat::kFP8, OperandF16, false>(m, row_tile, in, 0, count, true, scratch,
-                                                               finish);
+    rounds.template run<MatrixFormat::kFP8, OperandF16>(m, row_tile, in, 0, count, true, scratch, finish);
   else
-    rounds.template run<MatrixFormat::kFP8, OperandBf16, false>(m, row_tile, in, 0, count, true, scratch,
-                                                                finish);
+    rounds.template run<MatrixFormat::kFP8, OperandBf16>(m, row_tile, in, 0, count, true, scratch, finish);
 }
-template <MatrixFormat F>
-constexpr bool kTogether = F == MatrixFormat::kFP4 || F == MatrixFormat::kNVFP4;
-
 // 16 rows of w1 and the same of w3. `scratch`: 2 * kExpertWarps * 128 floats of shared memory.
 template <MatrixFormat Routed, class RoutedOp, class Rounds>
 __device__ __forceinline__ void expert_up(const ExpertArguments& a, Rounds& rounds, float* scratch) {
@@ -92,8 +85,8 @@ __device__ __forceinline__ void expert_up(const ExpertArguments& a, Rounds& roun
   }
   ProductInput in{a.routed_x, a.routed_scales, nullptr, a.width};
   if (!a.routed_rows_per_place && a.direct_ids == nullptr) in.rows = a.list.tokens;
-  rounds.template run<Routed, RoutedOp, kTogether<Routed>>(
-      m, row_tile, in, a.direct_ids != nullptr ? 0 : slot.first, slot.count, false, scratch, finish);
+  rounds.template run<Routed, RoutedOp>(m, row_tile, in, a.direct_ids != nullptr ? 0 : slot.first, slot.count,
+                                        false, scratch, finish);
 }
 
 // 32 rows of w2.
@@ -122,9 +115,10 @@ __device__ __forceinline__ void expert_down(const ExpertArguments& a, Rounds& ro
   };
   const ProductInput in{shared ? a.shared_v : a.routed_v, shared ? a.shared_v_scales : a.routed_v_scales,
                         nullptr, a.inner};
-  if (shared) return run_shared(rounds, a.shared_format, m, row_tile, in, slot.count, scratch, finish);
-  rounds.template run<Routed, RoutedOp, kTogether<Routed>>(m, row_tile, in, slot.first, slot.count, true,
-                                                           scratch, finish);
+  if (shared)
+    run_shared(rounds, a.shared_format, m, row_tile, in, slot.count, scratch, finish);
+  else
+    rounds.template run<Routed, RoutedOp>(m, row_tile, in, slot.first, slot.count, true, scratch, finish);
 }
 
 }  // namespace pivot::cuda

@@ -4,12 +4,13 @@
 // Bytes: every touched expert once; FLOP: 6 d I a pair. grid.y = 0 is the shared expert, then the slots of
 // the work list, so a step of one token launches chosen + 1 slots, and slots that the step does not use end
 // at once. A CTA takes 16 rows of w1 and the same of w3, so SwiGLU is its epilogue, or 32 rows of w2: two
-// tiles of the same columns, for which activations are loaded once. Pairs beyond 8 of an expert take another
+// tiles of the same columns. Pairs beyond 8 of an expert take another
 // round over the same weights, which are then in L2.
 //
 // A warp's first tiles are asked for before the previous kernel ends where they are known by then: the shared
 // expert's always, the routed ones' in `down`. What is read before the wait was written two kernels earlier
 // or before: a kernel releases its successor only after its own wait.
+#include "ops/cuda/hyper_connection/tail.cuh"
 #include "ops/cuda/linear/linear.h"
 #include "ops/cuda/moe/expert_halves.cuh"
 #include "ops/cuda/runtime/launch.h"
@@ -19,22 +20,25 @@ namespace {
 
 constexpr int kThreads = kExpertWarps * 32;
 
-// Weights straight into registers, one pair of tiles a warp at a time.
+// Weights straight into registers, a tile a warp at a time: with so few registers all CTAs of a step of one
+// token are on the card at once, which is worth more than a second tile on its way or a second stripe that
+// shares the activations (both measured).
+template <MatrixFormat F>
+constexpr int kCtas = F == MatrixFormat::kFP4     ? 7
+                      : F == MatrixFormat::kNVFP4 ? 6
+                                                  : 5;  // of a multiprocessor
+
 struct RegisterRounds {
   static constexpr bool kBf16 = true;
 
-  template <MatrixFormat F, class Op, bool TOGETHER, class Finish>
+  template <MatrixFormat F, class Op, class Finish>
   __device__ __forceinline__ void run(const TiledMatrix (&m)[2], const std::int64_t (&row_tile)[2],
                                       const ProductInput& in, int first, int count, bool wait, float* scratch,
                                       const Finish& finish) {
-    constexpr int kAtOnce = TOGETHER ? 2 : 1;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    StripeStart<F, kAtOnce> start;
-    const auto load = [&](int from) {
-      if constexpr (TOGETHER)
-        start.load(m, row_tile, warp, lane);
-      else
-        start.load({from == 0 ? m[0] : m[1]}, {from == 0 ? row_tile[0] : row_tile[1]}, warp, lane);
+    StripeStart<F, 1> start;
+    const auto load = [&](int stripe) {
+      start.load({stripe == 0 ? m[0] : m[1]}, {stripe == 0 ? row_tile[0] : row_tile[1]}, warp, lane);
     };
     load(0);
     if (wait) {
@@ -45,13 +49,12 @@ struct RegisterRounds {
       const int here = min(8, count - done);
       if (done > 0) __syncthreads();  // the sums of the round before have been read
 #pragma unroll 1
-      for (int from = 0; from < 2; from += kAtOnce) {
-        if (done > 0 || from > 0) load(from);
-        float acc[kAtOnce][1][4] = {};
-        multiply_stripes<F, Op, 1, kAtOnce, false>(start, m[0].tiles_k, in, first + done, here, warp,
-                                                   kExpertWarps, lane, acc);
-#pragma unroll
-        for (int k = 0; k < kAtOnce; ++k) store_part(acc[k][0], from + k, warp, kExpertWarps, lane, scratch);
+      for (int stripe = 0; stripe < 2; ++stripe) {
+        if (done > 0 || stripe > 0) load(stripe);
+        float acc[1][1][4] = {};
+        multiply_stripes<F, Op, 1, 1, false>(start, m[0].tiles_k, in, first + done, here, warp, kExpertWarps,
+                                             lane, acc);
+        store_part(acc[0][0], stripe, warp, kExpertWarps, lane, scratch);
       }
       __syncthreads();
       const float sum[2] = {sum_parts(0, kExpertWarps, scratch), sum_parts(1, kExpertWarps, scratch)};
@@ -61,15 +64,21 @@ struct RegisterRounds {
 };
 
 template <MatrixFormat Routed, class RoutedOp>
-__global__ void __launch_bounds__(kThreads, 5) up_kernel(const __grid_constant__ ExpertArguments a) {
-  __shared__ float scratch[2 * kExpertWarps * 128];
+__global__ void __launch_bounds__(kThreads, kCtas<Routed>)
+    up_kernel(const __grid_constant__ ExpertArguments a) {
+  __shared__ __align__(16) float scratch[2 * kExpertWarps * 128];
+  if (static_cast<int>(blockIdx.y) > a.list.slots) {
+    if (blockIdx.x == 0) run_seam_tail(a.tail);
+    return;
+  }
   RegisterRounds rounds;
   expert_up<Routed, RoutedOp>(a, rounds, scratch);
 }
 
 template <MatrixFormat Routed, class RoutedOp>
-__global__ void __launch_bounds__(kThreads, 5) down_kernel(const __grid_constant__ ExpertArguments a) {
-  __shared__ float scratch[2 * kExpertWarps * 128];
+__global__ void __launch_bounds__(kThreads, kCtas<Routed>)
+    down_kernel(const __grid_constant__ ExpertArguments a) {
+  __shared__ __align__(16) float scratch[2 * kExpertWarps * 128];
   RegisterRounds rounds;
   expert_down<Routed, RoutedOp>(a, rounds, scratch);
 }
@@ -148,14 +157,16 @@ void with_routed_format(MatrixFormat format, bool codes, const F& f) {
 }  // namespace
 
 void launch_expert_up(const ExpertArguments& a, cudaStream_t stream) {
-  with_routed_format(a.routed_format, a.routed_scales != nullptr, [&]<MatrixFormat F, class Op>() {
-    launch(over_slots(a, 16, a.inner, stream, "expert_up"), up_kernel<F, Op>, a);
-  });
+  Launch how = over_slots(a, 16, a.inner, stream, "expert_up");
+  if (a.tail.tokens > 0) ++how.grid.y;
+  with_routed_format(a.routed_format, a.routed_scales != nullptr,
+                     [&]<MatrixFormat F, class Op>() { launch(how, up_kernel<F, Op>, a); });
 }
 
 void launch_expert_down(const ExpertArguments& a, cudaStream_t stream) {
   with_routed_format(a.routed_format, a.routed_v_scales != nullptr, [&]<MatrixFormat F, class Op>() {
-    launch(over_slots(a, 32, a.width, stream, "expert_down"), down_kernel<F, Op>, a);
+    const Launch how = over_slots(a, 32, a.width, stream, "expert_down");
+    launch(how, down_kernel<F, Op>, a);
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/hyper_connection/hyper_connection.h"
 #include "ops/cuda/placement/device_expert.h"
 #include "tensor/matrix.h"
 
@@ -76,13 +77,10 @@ struct ExpertArguments {
   const float* shared_v_scales = nullptr;
   void* partial = nullptr;  // BF16 [T * chosen + T][width]
   void* out = nullptr;      // BF16 [T][width]
+  SeamTail tail;            // done by one more CTA of `up`
 };
 void launch_expert_up(const ExpertArguments& a, cudaStream_t stream);
 void launch_expert_down(const ExpertArguments& a, cudaStream_t stream);
-// The same through shared memory, filled by the bulk copy engine; bit for bit the same results.
-// REQUIRES: bulk_experts_take.
-void launch_expert_up_bulk(const ExpertArguments& a, cudaStream_t stream);
-void launch_expert_down_bulk(const ExpertArguments& a, cudaStream_t stream);
 // out = the routed rows of `partial` in ascending expert id, then the shared one, one rounding.
 void launch_expert_sum(const ExpertArguments& a, cudaStream_t stream);
 // NVFP4 rounding per place under its expert's input scale: rows by token (`by_place` false) or by place.

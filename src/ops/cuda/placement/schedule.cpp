@@ -14,22 +14,6 @@ int stripe_warps(std::int64_t tiles_k, bool any_bf16) {
   return warps;
 }
 
-bool bulk_experts_take(MatrixFormat routed, MatrixFormat shared) {
-  return (routed == MatrixFormat::kFP4 || routed == MatrixFormat::kNVFP4) && shared == MatrixFormat::kFP8;
-}
-
-int bulk_slot_bytes(MatrixFormat routed) {
-  return static_cast<int>(std::max<std::int64_t>(2 * (tile_code_bytes(routed) + tile_scale_bytes(routed)),
-                                                 tile_code_bytes(MatrixFormat::kFP8)));
-}
-
-int bulk_slots(MatrixFormat routed, std::int64_t tiles_k) {
-  constexpr int kWarpBytes = 17 * 1024;  // 68 KB a CTA, beside 5.4 KB that the kernel declares
-  const std::int64_t each = (tiles_k + kExpertWarps - 1) / kExpertWarps;
-  return static_cast<int>(
-      std::clamp<std::int64_t>(each, 1, std::min(kMaxBulkSlots, kWarpBytes / bulk_slot_bytes(routed))));
-}
-
 int token_tiles(std::int64_t tokens) { return tokens <= 8 ? 1 : tokens <= 16 ? 2 : 4; }
 
 std::int32_t attention_splits(std::int64_t tokens, std::int32_t heads, std::int64_t max_keys,

@@ -12,14 +12,6 @@ namespace pivot::cuda {
 int stripe_warps(std::int64_t tiles_k, bool any_bf16);
 // The same for a stripe of an expert: there are many of them, so CTAs stay small.
 inline constexpr int kExpertWarps = 4;
-// Weights of experts through shared memory (moe/experts_bulk.cu): a warp's slot holds a tile of each of two
-// stripes, or one FP8 tile of the shared expert, and it has at most as many as keep three CTAs on a
-// multiprocessor of sm_90a.
-inline constexpr int kMaxBulkSlots = 8;
-bool bulk_experts_take(MatrixFormat routed, MatrixFormat shared);
-int bulk_slot_bytes(MatrixFormat routed);
-// For stripes of `tiles_k` column tiles, dealt to kExpertWarps warps.
-int bulk_slots(MatrixFormat routed, std::int64_t tiles_k);
 // Token tiles of 8 that one CTA takes: 1, 2 or 4; eight would not fit a thread's registers.
 int token_tiles(std::int64_t tokens);
 

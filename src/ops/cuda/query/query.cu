@@ -6,29 +6,45 @@
 #include "ops/cuda/query/query.h"
 
 #include "ops/cuda/device/numeric.cuh"
+#include "ops/cuda/query/index_heads.h"
 #include "ops/cuda/runtime/launch.h"
 
 namespace pivot::cuda {
 namespace {
 
-// v[i] is element 32 i + lane. Rotates the elements from `width - rope` on.
-template <int N>
-__device__ void rotate(float (&v)[N], int rope, float position, const float* frequencies, bool inverse) {
-  const int lane = threadIdx.x % 32, first = N - rope / 32;
+// Angles of a head's rotary tail: element 32 i + lane of its last ROPE / 32 groups of 32. From the step's
+// description alone, so ahead of the wait for the product.
+constexpr int kMaxRopeGroups = 4;
+struct Angles {
+  float sine[kMaxRopeGroups], cosine[kMaxRopeGroups];
+
+  __device__ __forceinline__ Angles(int rope, float position, const float* frequencies) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    if (i < first) continue;
-    const float partner = __shfl_xor_sync(0xffffffffu, v[i], 1);
-    const int pair = ((i - first) * 32 + lane) / 2;
-    float s, c;
-    sincosf(position * frequencies[pair], &s, &c);
-    if (inverse) s = -s;
-    v[i] = round_bf16(lane % 2 == 0 ? v[i] * c - partner * s : partner * s + v[i] * c);
+    for (int i = 0; i < kMaxRopeGroups; ++i)
+      if (i * 32 < rope)
+        sincosf(position * frequencies[(i * 32 + static_cast<int>(threadIdx.x) % 32) / 2], &sine[i],
+                &cosine[i]);
+  }
+};
+// v[i] is element 32 i + lane.
+template <int N>
+__device__ __forceinline__ void rotate(float (&v)[N], int rope, const Angles& angles) {
+  const bool even = threadIdx.x % 2 == 0;
+#pragma unroll
+  for (int i = 0; i < kMaxRopeGroups && i < N; ++i) {  // the i-th group from the end of the widest tail
+    const int at = N - 1 - i, group = rope / 32 - 1 - i;
+    if (group < 0) continue;
+    const float partner = __shfl_xor_sync(0xffffffffu, v[at], 1);
+    float s = angles.sine[0], c = angles.cosine[0];
+#pragma unroll
+    for (int k = 1; k < kMaxRopeGroups; ++k)
+      if (k == group) s = angles.sine[k], c = angles.cosine[k];
+    v[at] = round_bf16(even ? v[at] * c - partner * s : partner * s + v[at] * c);
   }
 }
 
 template <int N>
-__device__ void attention_head(const QueryArguments& a, std::int64_t head) {
+__device__ void attention_head(const QueryArguments& a, std::int64_t head, const Angles& angles) {
   if (head >= static_cast<std::int64_t>(a.batch.num_tokens) * a.heads) return;
   const int lane = threadIdx.x % 32;
   BF16* q = static_cast<BF16*>(a.q) + head * (N * 32);
@@ -42,20 +58,20 @@ __device__ void attention_head(const QueryArguments& a, std::int64_t head) {
   const float factor = round_bf16(1.0f / sqrtf(round_bf16(mean + a.eps)));
 #pragma unroll
   for (int i = 0; i < N; ++i) v[i] = round_bf16(v[i] * factor);
-  rotate<N>(v, a.rope, static_cast<float>(a.batch.positions[head / a.heads]), a.frequencies, false);
+  rotate<N>(v, a.rope, angles);
 #pragma unroll
   for (int i = 0; i < N; ++i) q[i * 32 + lane] = to_bf16(v[i]);
 }
 
 template <int N>
-__device__ void index_head(const QueryArguments& a, std::int64_t head) {
+__device__ void index_head(const QueryArguments& a, std::int64_t head, const Angles& angles) {
   if (head >= static_cast<std::int64_t>(a.batch.num_tokens) * a.index_heads) return;
   const int lane = threadIdx.x % 32;
   BF16* q = static_cast<BF16*>(a.index_q) + head * (N * 32);
   float v[N];
 #pragma unroll
   for (int i = 0; i < N; ++i) v[i] = to_float(q[i * 32 + lane]);
-  rotate<N>(v, a.rope, static_cast<float>(a.batch.positions[head / a.index_heads]), a.frequencies, false);
+  rotate<N>(v, a.rope, angles);
 #pragma unroll
   for (int step = 1; step < 32; step *= 2)
 #pragma unroll
@@ -93,13 +109,18 @@ __device__ void index_head(const QueryArguments& a, std::int64_t head) {
 template <int N, int M>
 __global__ void __launch_bounds__(256)
     heads_kernel(const __grid_constant__ QueryArguments a, unsigned first_cta, unsigned index_from) {
+  const unsigned cta = first_cta + blockIdx.x;
+  const bool index = cta >= index_from;
+  const std::int64_t head = static_cast<std::int64_t>(index ? cta - index_from : cta) * 8 + threadIdx.x / 32;
+  const std::int64_t token =
+      min(head / (index ? a.index_heads : a.heads), static_cast<std::int64_t>(a.batch.num_tokens) - 1);
+  const Angles angles(a.rope, static_cast<float>(a.batch.positions[token]), a.frequencies);
   wait_for_predecessor();
   release_successor();
-  const unsigned cta = first_cta + blockIdx.x;
-  if (cta < index_from)
-    attention_head<N>(a, static_cast<std::int64_t>(cta) * 8 + threadIdx.x / 32);
+  if (index)
+    index_head<M>(a, head, angles);
   else
-    index_head<M>(a, static_cast<std::int64_t>(cta - index_from) * 8 + threadIdx.x / 32);
+    attention_head<N>(a, head, angles);
 }
 
 template <int N, int M>
@@ -118,7 +139,13 @@ void launch_heads(const QueryArguments& a, bool together, cudaStream_t stream) {
 }  // namespace
 
 void launch_query(const QueryArguments& a, bool together, cudaStream_t stream) {
-  require(a.rope % 32 == 0, "rotary dims in multiples of 32");
+  if (a.batch.num_tokens > 128 && index_heads_takes(a)) {
+    launch_index_heads(a, stream);
+    QueryArguments own = a;
+    own.index_q = nullptr;
+    return launch_query(own, together, stream);
+  }
+  require(a.rope % 32 == 0 && a.rope <= 32 * kMaxRopeGroups, "rotary dims in multiples of 32, at most 128");
   require(a.head_dim == 512 || a.head_dim == 128, "head_dim 512 or 128");
   require(a.index_q == nullptr || a.index_dim == 128 || a.index_dim == 64, "index_head_dim 128 or 64");
   const bool wide = a.index_dim != 64;
