@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <utility>
 
 #include "base/installation.h"
 #include "base/report/text.h"
@@ -69,8 +70,23 @@ void add_floors(Bench& bench, const std::string& isa, int threads) {
   bench.document.add(std::move(table));
 }
 
+// What to type to measure the same again: this process's own words, without where they were to be written.
+std::string own_command() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string command = "pivot", word;
+  for (bool program = true, skipped = false; std::getline(file, word, '\0'); program = false) {
+    if (program || std::exchange(skipped, false) || word.starts_with("--out=")) continue;
+    if (word == "--out")
+      skipped = true;
+    else
+      command += " " + word;
+  }
+  return command;
+}
+
 Result<> describe(Bench& bench, const BenchOptions& options, const std::string& name) {
   bench.json = {{"benchmark", name},
+                {"command", own_command()},
                 {"version", kVersion},
                 {"commit", kCommit},
                 {"build_type", kBuildType},

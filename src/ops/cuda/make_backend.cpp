@@ -63,7 +63,12 @@ double cuda_read_bandwidth(Backend& backend, const ModelWeights& weights) {
 
 Result<std::shared_ptr<Backend>> make_cuda_backend(int device) {
   int count = 0;
-  PIVOT_TRY_VOID(check_cuda(cudaGetDeviceCount(&count), "looking for a GPU"));
+  if (const cudaError_t status = cudaGetDeviceCount(&count); status != cudaSuccess)
+    return fail(
+        ErrorCode::kUnavailable,
+        "cuda:{} was asked for, and CUDA finds no usable GPU: {} ({}); load an NVIDIA driver of version "
+        "580 or newer, or run on the CPU (--device cpu)",
+        device, cudaGetErrorName(status), cudaGetErrorString(status));
   if (device < 0 || device >= count)
     return fail(ErrorCode::kNotFound, "cuda:{} was asked for; this machine has {} GPU{}", device, count,
                 count == 1 ? "" : "s");
