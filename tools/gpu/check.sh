@@ -64,6 +64,7 @@ with cuda_ops_parity_test ops_grid @ --gtest_brief=1
 with cuda_step_graph_test step_graphs @ --gtest_brief=1
 with cuda_draw_gpu_test draws @ --gtest_brief=1
 with needle_test embedded_model env PIVOT_TEST_BACKENDS=cuda @ --gtest_brief=1
+with pivot server_answers "$(dirname "$0")/serve_check.py" @
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1)
 case $capability in
   12.*)
