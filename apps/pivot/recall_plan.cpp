@@ -9,7 +9,6 @@
 #include "base/report/html.h"
 #include "inputs.h"
 #include "recall/draws.h"
-#include "stopwatch.h"
 #include "terminal.h"
 
 namespace pivot::cli {
@@ -123,7 +122,6 @@ Result<int> run_recall(const RecallCommand& command, const RecallPlan& plan, con
   std::vector<recall::CaseResult> results;
   std::optional<Error> stopped;
   int failures = 0;
-  const Stopwatch watch;
   for (const recall::Case& test : plan.cases) {
     if (const recall::CaseResult* known = log ? log->find(test.spec.id()) : nullptr) {
       results.push_back(*known);
@@ -148,7 +146,9 @@ Result<int> run_recall(const RecallCommand& command, const RecallPlan& plan, con
     bar.update(done, total);
   }
   bar.clear();
-  facts.seconds = watch.seconds();
+  // Of the cases, so that a run which went on after a stop tells the time of all of it.
+  for (const recall::CaseResult& result : results)
+    facts.seconds += result.prefill_seconds + result.decode_seconds;
   facts.partial = stopped.has_value();
   if (!stopped || !results.empty())
     PIVOT_TRY_VOID(

@@ -277,7 +277,7 @@ std::string render_svg(const Heatmap& map) {
           escape(map.column_labels[c]), format_number(value, 4), escape(map.unit));
       if (numbers)
         body += text_at(x + (cell_width - 2) / 2, y + 15, "middle", format_number(value),
-                        share > 0.55 ? "on-heat" : "label");
+                        share > 0.55 ? "on-heat" : "ink");  // of .label the contrast is too low
     }
   }
   const double height = 56 + kCell * static_cast<double>(map.row_labels.size());
