@@ -272,7 +272,7 @@ void CudaBackend::attention(const LayerContext& layer, const Knobs&, const StepB
   if (products(batch.num_tokens) == Products::kWgmma &&
       prefill_attention_takes(a.heads, a.head_dim, a.rope,
                               static_cast<std::int64_t>(properties_.sharedMemPerBlockOptin))) {
-    launch_prefill_attention(a, properties_.multiProcessorCount, stream_, ScoreSharing::kSplit);
+    launch_prefill_attention(a, properties_.multiProcessorCount, stream_);
     return launch_commit_window(window, stream_);
   }
   std::int64_t keys = c.sliding_window;

@@ -1,10 +1,10 @@
 // What the multiplying and the gathering warpgroups of attention for long steps share, and the gathering:
 // rows of the cache and of this step become tiles of 64 keys in BF16 (prefill.cu).
 //
-// A gathering warpgroup takes every tile, or of two each takes every other one. Copies that need no decoding
-// are asynchronous and arrive at the tile's barrier by themselves, so that no warp waits for one; who
-// multiplies makes what it finds visible to the tensor cores (fence_operands), because that fence would make
-// a gathering warp wait for the loads that it has sent ahead.
+// Two warpgroups gather, each every other tile. Copies that need no decoding are asynchronous and arrive at
+// the tile's barrier by themselves, so that no warp waits for one; who multiplies makes what it finds visible
+// to the tensor cores (fence_operands), because that fence would make a gathering warp wait for the loads
+// that it has sent ahead.
 #pragma once
 
 #include "ops/cuda/attention/prefill.h"
@@ -35,7 +35,7 @@ struct Shared {
   std::uint8_t k[kStages][kMatrixBytes];
   std::uint8_t out[kConsumers / 32][16 * kWarpColumns * 2];
   QueryFacts facts[2];                       // of even and odd queries
-  float maxima[2][kHeads], sums[2][kHeads];  // of the warpgroups, where they split the scores
+  float maxima[2][kHeads], sums[2][kHeads];  // of the warpgroups that multiply
   std::uint64_t filled[kStages], emptied[kStages], query_filled, query_emptied;
 };
 static_assert(sizeof(Shared) + 1024 <= kPrefillAttentionBytes);
@@ -77,11 +77,6 @@ __device__ __forceinline__ uint4 load_codes(const std::uint8_t* p) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(p));
   return v;
-}
-__device__ __forceinline__ std::uint32_t round_pair(float low, float high) {
-  std::uint32_t r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
 }
 __device__ __forceinline__ float power_of_two(float x) {
   float r;
@@ -297,12 +292,10 @@ __device__ __forceinline__ void gather_query(const AttentionArguments& a, Shared
     bulk_prefetch(q + static_cast<std::int64_t>(next) * kQueryBytes, kQueryBytes);
 }
 
-// `who`: which of WARPGROUPS gathering warpgroups. Of two, each fills its own stage, and the last one fetches
-// the queries' vectors: one and the same, so that it sees every phase of their barrier.
-template <int WARPGROUPS>
+// `who`: which of the two gathering warpgroups. Each fills its own stage, and the second one fetches the
+// queries' vectors: one and the same, so that it sees every phase of their barrier.
 __device__ __forceinline__ void gather(const AttentionArguments& a, Shared& s, int who, int warp, int lane) {
-  static_assert(WARPGROUPS == 1 || WARPGROUPS == kStages);
-  constexpr int kAhead = 4 / WARPGROUPS;  // pairs of rows on their way
+  constexpr int kWarpgroups = kStages, kAhead = 2;  // pairs of rows on their way
   const int row0 = warp * 16, own = row0 + lane % 16;
   const PairLane at(lane);
   std::uint32_t before = 0;  // tiles of all queries so far
@@ -310,10 +303,10 @@ __device__ __forceinline__ void gather(const AttentionArguments& a, Shared& s, i
     const int position = a.batch.positions[token];
     const VisibleKeys v = visible_keys(a, token, position);
     const int tiles = (v.keys + kKeys - 1) / kKeys;
-    const int first = WARPGROUPS == 1 ? 0 : static_cast<int>((before ^ static_cast<std::uint32_t>(who)) & 1);
+    const int first = static_cast<int>((before ^ static_cast<std::uint32_t>(who)) & 1);
     int entry = find_entry(a, v, first * kKeys + own);
     Rows rows = find_rows(a, v, first * kKeys + own, entry, find_page(a, v, first * kKeys + own, entry));
-    entry = find_entry(a, v, (first + WARPGROUPS) * kKeys + own);
+    entry = find_entry(a, v, (first + kWarpgroups) * kKeys + own);
     PairCodes pairs[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) load_pair(rows, i, at, pairs[i]);
@@ -322,12 +315,12 @@ __device__ __forceinline__ void gather(const AttentionArguments& a, Shared& s, i
       gather_query(a, s, token, position, v.keys, s.facts[n & 1], warp * 32 + lane);
     };
     // A query's vectors follow its first keys, which can come while those of the query before are in use.
-    const bool fetches = who == WARPGROUPS - 1;
+    const bool fetches = who == kWarpgroups - 1;
     if (fetches && first != 0) fetch_query();
-    for (int tile = first; tile < tiles; tile += WARPGROUPS) {
+    for (int tile = first; tile < tiles; tile += kWarpgroups) {
       const int key = tile * kKeys + own;
-      const int page = find_page(a, v, key + WARPGROUPS * kKeys, entry),
-                after = find_entry(a, v, key + 2 * WARPGROUPS * kKeys);
+      const int page = find_page(a, v, key + kWarpgroups * kKeys, entry),
+                after = find_entry(a, v, key + 2 * kWarpgroups * kKeys);
       const std::uint32_t number = before + static_cast<std::uint32_t>(tile), stage = number % kStages;
       barrier_wait(s.emptied[stage], static_cast<int>(number / kStages & 1) ^ 1);
       const std::uint32_t k = shared_address(s.k[stage]);
@@ -338,7 +331,7 @@ __device__ __forceinline__ void gather(const AttentionArguments& a, Shared& s, i
       std::uint32_t again = 0;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        if (i == 8 - kAhead) next = find_rows(a, v, key + WARPGROUPS * kKeys, entry, page);
+        if (i == 8 - kAhead) next = find_rows(a, v, key + kWarpgroups * kKeys, entry, page);
         again |= store_pair(rows, i, at, pairs[i % kAhead], to);
         load_pair(i < 8 - kAhead ? rows : next, (i + kAhead) % 8, at, pairs[i % kAhead]);
       }

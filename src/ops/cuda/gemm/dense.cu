@@ -16,10 +16,11 @@ struct DenseJob {
   bool out_bf16;
 };
 constexpr int kMaxGemmJobs = 8;
+constexpr int kBand = 8;  // row units of a band (gemm_item)
 struct DenseJobs {
   DenseJob job[kMaxGemmJobs];
   std::int64_t panel_rows;
-  std::int32_t count, units, tokens, tile_tokens, tiles, panels, band;
+  std::int32_t count, units, tokens, tile_tokens, tiles, panels;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -36,17 +37,16 @@ struct DenseWork {
   struct Nothing {};
 
   const DenseJobs& jobs;
-  int cluster;
 
   __device__ __forceinline__ int items() const { return jobs.units * jobs.tiles; }
   __device__ __forceinline__ int panels() const { return jobs.panels; }
   __device__ __forceinline__ std::int64_t panel_rows() const { return jobs.panel_rows; }
   __device__ __forceinline__ Item item(int index, int rank) const {
-    const GemmItem at = gemm_item(index, jobs.units, jobs.tiles, jobs.band);
+    const GemmItem at = gemm_item(index, jobs.units, jobs.tiles, kBand);
     int j = 0;
     while (j + 1 < jobs.count && at.unit >= jobs.job[j + 1].first_unit) ++j;
     const DenseJob& job = jobs.job[j];
-    const int row_tile = (at.unit - job.first_unit) * cluster + rank, row = at.tile * jobs.tile_tokens;
+    const int row_tile = (at.unit - job.first_unit) * kGemmCluster + rank, row = at.tile * jobs.tile_tokens;
     return {job.x,
             row,
             min(jobs.tile_tokens, jobs.tokens - row),
@@ -82,26 +82,25 @@ struct DenseWork {
 
 template <MatrixFormat F>
 __global__ void __launch_bounds__(kGemmThreads, 1)
-    dense_kernel(const __grid_constant__ DenseJobs jobs, const __grid_constant__ GemmCut cut) {
+    dense_kernel(const __grid_constant__ DenseJobs jobs, const __grid_constant__ GemmRing ring) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char raw[];
-  const GemmShared shared = begin_products(cut, raw);
-  const DenseWork<F> work{jobs, cut.cluster};
-  run_products<DenseWork<F>, 64, 128, 192, 256>(work, cut, shared);
+  const GemmShared shared = begin_products(ring, raw);
+  const DenseWork<F> work{jobs};
+  run_products<DenseWork<F>, 64, 128, 192, 256>(work, ring, shared);
 #endif
 }
 
 template <MatrixFormat F>
-void launch_dense(DenseJobs& list, const GemmTuning& tuning, cudaStream_t stream) {
-  static std::atomic<int> known[5];
-  const int clusters = resident_clusters(dense_kernel<F>, tuning.cluster, known[tuning.cluster]);
-  const int most = tuning.tokens > 0 ? tuning.tokens : dense_tile_tokens(list.tokens, list.units, clusters);
-  const TokenTiles tiles = cut_tokens(list.tokens, most, token_step(F, false));
+void launch_dense(DenseJobs& list, cudaStream_t stream) {
+  static std::atomic<int> known;
+  const int clusters = resident_clusters(dense_kernel<F>, known);
+  const TokenTiles tiles =
+      cut_tokens(list.tokens, dense_tile_tokens(list.tokens, list.units, clusters), token_step(F, false));
   list.tile_tokens = tiles.tokens;
   list.tiles = tiles.tiles;
-  const GemmCut cut = gemm_cut(tuning, tiles.tokens);
-  launch_products(dense_kernel<F>, list, cut, static_cast<std::int64_t>(list.units) * list.tiles, clusters,
-                  stream, "gemm");
+  launch_products(dense_kernel<F>, list, tiles.tokens, static_cast<std::int64_t>(list.units) * list.tiles,
+                  clusters, stream, "gemm");
 }
 
 }  // namespace
@@ -112,8 +111,7 @@ bool gemm_takes(const Matrix& w) {
   return w.rows % kGemmRows == 0 && (w.format != MatrixFormat::kFP8 || w.scale_format == ScaleFormat::kE8M0);
 }
 
-void launch_gemm(std::span<const GemmJob> jobs, std::int64_t tokens, cudaStream_t stream,
-                 const GemmTuning& tuning) {
+void launch_gemm(std::span<const GemmJob> jobs, std::int64_t tokens, cudaStream_t stream) {
   require(!jobs.empty() && jobs.size() <= kMaxGemmJobs, "1 to 8 jobs");
   DenseJobs list{};
   for (const GemmJob& job : jobs) {
@@ -133,13 +131,12 @@ void launch_gemm(std::span<const GemmJob> jobs, std::int64_t tokens, cudaStream_
     d.first_unit = list.units;
     d.row_tiles = static_cast<std::int32_t>(w.rows / kGemmRows);
     d.out_bf16 = job.out_bf16;
-    list.units += (d.row_tiles + tuning.cluster - 1) / tuning.cluster;
+    list.units += gemm_units(d.row_tiles);
   }
   list.panel_rows = operand_rows(tokens);
   list.tokens = static_cast<std::int32_t>(tokens);
   list.panels = static_cast<std::int32_t>(jobs[0].weights.cols / kGemmPanel);
-  list.band = tuning.band;
-  with_gemm_format(jobs[0].weights.format, [&]<MatrixFormat F>() { launch_dense<F>(list, tuning, stream); });
+  with_gemm_format(jobs[0].weights.format, [&]<MatrixFormat F>() { launch_dense<F>(list, stream); });
 }
 
 }  // namespace pivot::cuda

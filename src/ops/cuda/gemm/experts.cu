@@ -41,11 +41,10 @@ struct ExpertsWork {
   };
 
   const ExpertsJob& job;
-  int cluster, num_items;
+  int num_items;
 
-  __device__ __forceinline__ ExpertsWork(const ExpertsJob& from, int ctas)
+  explicit __device__ __forceinline__ ExpertsWork(const ExpertsJob& from)
       : job(from),
-        cluster(ctas),
         num_items(from.units * (from.num_tiles != nullptr
                                     ? *from.num_tiles
                                     : (from.tokens + from.tile_tokens - 1) / from.tile_tokens)) {}
@@ -53,7 +52,7 @@ struct ExpertsWork {
   __device__ __forceinline__ int panels() const { return job.panels; }
   __device__ __forceinline__ std::int64_t panel_rows() const { return job.panel_rows; }
   __device__ __forceinline__ Item item(int index, int rank) const {
-    const int tile = index / job.units, row_tile = index % job.units * cluster + rank;
+    const int tile = index / job.units, row_tile = index % job.units * kGemmCluster + rank;
     ExpertTile at;
     if (job.num_tiles != nullptr) {
       const int4 words = *reinterpret_cast<const int4*>(job.tiles + tile);
@@ -119,41 +118,39 @@ struct ExpertsWork {
 
 template <MatrixFormat F, bool UP>
 __global__ void __launch_bounds__(kGemmThreads, 1)
-    experts_kernel(const __grid_constant__ ExpertsJob job, const __grid_constant__ GemmCut cut) {
+    experts_kernel(const __grid_constant__ ExpertsJob job, const __grid_constant__ GemmRing ring) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char raw[];
-  const GemmShared shared = begin_products(cut, raw);
-  const ExpertsWork<F, UP> work(job, cut.cluster);
+  const GemmShared shared = begin_products(ring, raw);
+  const ExpertsWork<F, UP> work(job);
   if constexpr (token_step(F, true) == 32)
-    run_products<ExpertsWork<F, UP>, 32, 64, 96, 128, 160, 192, 224, 256>(work, cut, shared);
+    run_products<ExpertsWork<F, UP>, 32, 64, 96, 128, 160, 192, 224, 256>(work, ring, shared);
   else
-    run_products<ExpertsWork<F, UP>, 64, 128, 192, 256>(work, cut, shared);
+    run_products<ExpertsWork<F, UP>, 64, 128, 192, 256>(work, ring, shared);
 #endif
 }
 
 template <MatrixFormat F, bool UP>
-void launch_half(ExpertsJob& job, std::int64_t tiles, int tile_tokens, const GemmTuning& tuning,
-                 cudaStream_t stream, const char* name) {
-  static std::atomic<int> known[5];
-  const int clusters = resident_clusters(experts_kernel<F, UP>, tuning.cluster, known[tuning.cluster]);
+void launch_half(ExpertsJob& job, std::int64_t tiles, int tile_tokens, cudaStream_t stream,
+                 const char* name) {
+  static std::atomic<int> known;
+  const int clusters = resident_clusters(experts_kernel<F, UP>, known);
   if (job.num_tiles == nullptr) {  // the shared expert: all tokens
-    const int most = tuning.tokens > 0 ? tuning.tokens : dense_tile_tokens(job.tokens, job.units, clusters);
+    const int most = dense_tile_tokens(job.tokens, job.units, clusters);
     const TokenTiles cut = cut_tokens(job.tokens, most, token_step(F, true));
     job.tile_tokens = tile_tokens = cut.tokens;
     tiles = cut.tiles;
   }
-  launch_products(experts_kernel<F, UP>, job, gemm_cut(tuning, tile_tokens), tiles * job.units, clusters,
-                  stream, name);
+  launch_products(experts_kernel<F, UP>, job, tile_tokens, tiles * job.units, clusters, stream, name);
 }
 
-int most_tokens(const ExpertArguments& a, const GemmTuning& tuning) {
-  return tuning.tokens > 0 ? tuning.tokens
-                           : expert_tile_tokens(static_cast<std::int64_t>(a.tokens) * a.chosen, a.list.slots);
+int most_tokens(const ExpertArguments& a) {
+  return expert_tile_tokens(static_cast<std::int64_t>(a.tokens) * a.chosen, a.list.slots);
 }
 
 // What both halves of the routed experts share.
 ExpertsJob routed_job(const ExpertArguments& a, const ExpertRows& rows, const std::uint16_t* x,
-                      std::int32_t row_tiles, std::int32_t columns, const GemmTuning& tuning) {
+                      std::int32_t row_tiles, std::int32_t columns) {
   ExpertsJob job{};
   job.num_tiles = rows.num_tiles;
   job.tiles = rows.tiles;
@@ -161,7 +158,7 @@ ExpertsJob routed_job(const ExpertArguments& a, const ExpertRows& rows, const st
   job.x = x;
   job.panel_rows = rows.rows;
   job.row_tiles = row_tiles;
-  job.units = (row_tiles + tuning.cluster - 1) / tuning.cluster;
+  job.units = gemm_units(row_tiles);
   job.panels = columns / kGemmPanel;
   job.limit = a.limit;
   job.input_scale = a.routed_rows_per_place;
@@ -205,43 +202,38 @@ __global__ void __launch_bounds__(kMaxExperts)
 
 }  // namespace
 
-void launch_expert_rows(const ExpertArguments& a, const ExpertRows& rows, cudaStream_t stream,
-                        const GemmTuning& tuning) {
+void launch_expert_rows(const ExpertArguments& a, const ExpertRows& rows, cudaStream_t stream) {
   require(a.list.slots > 0 && a.list.slots <= kMaxExperts, "up to 512 experts");
   launch({dim3(static_cast<unsigned>(a.list.slots)), dim3(kMaxExperts), 0, stream, true, "expert_rows"},
-         rows_kernel, a.list, a.route_weights, most_tokens(a, tuning), token_step(a.routed_format, true),
-         rows);
+         rows_kernel, a.list, a.route_weights, most_tokens(a), token_step(a.routed_format, true), rows);
 }
 
 void launch_gemm_experts_up(const ExpertArguments& a, const ExpertRows& rows, const std::uint16_t* x,
-                            cudaStream_t stream, const GemmTuning& tuning) {
+                            cudaStream_t stream) {
   require(a.inner % 64 == 0, "an inner width in multiples of 64");
-  ExpertsJob job = routed_job(a, rows, x, a.inner / 64, a.width, tuning);
+  ExpertsJob job = routed_job(a, rows, x, a.inner / 64, a.width);
   job.place_weights = rows.weight;
   job.out = static_cast<std::uint16_t*>(a.hidden);
   job.out_stride = a.inner;
-  const int most = most_tokens(a, tuning);
+  const int most = most_tokens(a);
   const std::int64_t tiles = a.list.slots + static_cast<std::int64_t>(a.tokens) * a.chosen / most;
-  with_gemm_format(a.routed_format, [&]<MatrixFormat F>() {
-    launch_half<F, true>(job, tiles, most, tuning, stream, "gemm_up");
-  });
+  with_gemm_format(a.routed_format,
+                   [&]<MatrixFormat F>() { launch_half<F, true>(job, tiles, most, stream, "gemm_up"); });
 }
 
 void launch_gemm_experts_down(const ExpertArguments& a, const ExpertRows& rows, const std::uint16_t* x,
-                              cudaStream_t stream, const GemmTuning& tuning) {
+                              cudaStream_t stream) {
   require(a.width % kGemmRows == 0, "a width in multiples of 128");
-  ExpertsJob job = routed_job(a, rows, x, a.width / kGemmRows, a.inner, tuning);
+  ExpertsJob job = routed_job(a, rows, x, a.width / kGemmRows, a.inner);
   job.out = static_cast<std::uint16_t*>(a.partial);
   job.out_stride = a.width;
-  const int most = most_tokens(a, tuning);
+  const int most = most_tokens(a);
   const std::int64_t tiles = a.list.slots + static_cast<std::int64_t>(a.tokens) * a.chosen / most;
-  with_gemm_format(a.routed_format, [&]<MatrixFormat F>() {
-    launch_half<F, false>(job, tiles, most, tuning, stream, "gemm_down");
-  });
+  with_gemm_format(a.routed_format,
+                   [&]<MatrixFormat F>() { launch_half<F, false>(job, tiles, most, stream, "gemm_down"); });
 }
 
-void launch_gemm_shared_up(const ExpertArguments& a, const std::uint16_t* x, cudaStream_t stream,
-                           const GemmTuning& tuning) {
+void launch_gemm_shared_up(const ExpertArguments& a, const std::uint16_t* x, cudaStream_t stream) {
   require(a.inner % 64 == 0, "an inner width in multiples of 64");
   ExpertsJob job{};
   job.weights = a.table + a.experts;
@@ -251,12 +243,11 @@ void launch_gemm_shared_up(const ExpertArguments& a, const std::uint16_t* x, cud
   job.tokens = a.tokens;
   job.out_stride = a.inner;
   job.row_tiles = a.inner / 64;
-  job.units = (job.row_tiles + tuning.cluster - 1) / tuning.cluster;
+  job.units = gemm_units(job.row_tiles);
   job.panels = a.width / kGemmPanel;
   job.limit = a.limit;
-  with_gemm_format(a.shared_format, [&]<MatrixFormat F>() {
-    launch_half<F, true>(job, 0, 0, tuning, stream, "gemm_shared_up");
-  });
+  with_gemm_format(a.shared_format,
+                   [&]<MatrixFormat F>() { launch_half<F, true>(job, 0, 0, stream, "gemm_shared_up"); });
 }
 
 }  // namespace pivot::cuda

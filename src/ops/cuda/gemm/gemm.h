@@ -18,15 +18,6 @@ bool has_gemm(int compute_major);
 // Whether one matrix can go through them: block scales that are powers of two, whole CTA tiles of 128 rows.
 bool gemm_takes(const Matrix& weights);
 
-// How a launch is cut. Changes no bit of a result; the defaults are what measured best (lab/cuda/gemm.cu).
-struct GemmTuning {
-  int cluster = 2;      // CTAs that share a token tile: 1, 2 or 4
-  int tokens = 0;       // most of a tile: 64, 128, 192 or 256; 0: chosen by shape
-  int band = 8;         // row units of a band (gemm_item)
-  int ahead = 4;        // tiles of 128 columns by which the L2 is asked for weights; 0: never
-  bool stagger = true;  // the two warpgroups do not end an item at the same time
-};
-
 // The activations of a product (placement/gemm_tile.h), in the column order of tiles of `format`:
 // operand_rows(rows) * cols elements. fp8: rounded in groups of 128 first (specification 3.3). x: BF16
 // [rows][stride].
@@ -43,8 +34,7 @@ struct GemmJob {
 };
 // out = W x for every job. REQUIRES: the same number of columns and the same format; operands of `tokens`
 // rows.
-void launch_gemm(std::span<const GemmJob> jobs, std::int64_t tokens, cudaStream_t stream,
-                 const GemmTuning& tuning = {});
+void launch_gemm(std::span<const GemmJob> jobs, std::int64_t tokens, cudaStream_t stream);
 
 // ---- routed experts, by place (moe/moe.h) ----
 
@@ -57,21 +47,19 @@ struct ExpertRows {
   std::int64_t rows = 0;              // of the operand: expert_operand_rows(pairs, slots)
 };
 // Fills `rows` but for its pointers and count.
-void launch_expert_rows(const ExpertArguments& a, const ExpertRows& rows, cudaStream_t stream,
-                        const GemmTuning& tuning = {});
+void launch_expert_rows(const ExpertArguments& a, const ExpertRows& rows, cudaStream_t stream);
 // launch_gemm_operand for experts: rows.rows * cols elements. x: BF16 rows by token (every token's row is
 // written for all its experts) or by place.
 void launch_expert_operand(const ExpertArguments& a, const ExpertRows& rows, const void* x, bool by_place,
                            std::int32_t cols, bool fp8, std::uint16_t* out, cudaStream_t stream);
 // `up` writes a.hidden, `down` a.partial, both by place. x: launch_expert_operand of the inputs.
 void launch_gemm_experts_up(const ExpertArguments& a, const ExpertRows& rows, const std::uint16_t* x,
-                            cudaStream_t stream, const GemmTuning& tuning = {});
+                            cudaStream_t stream);
 void launch_gemm_experts_down(const ExpertArguments& a, const ExpertRows& rows, const std::uint16_t* x,
-                              cudaStream_t stream, const GemmTuning& tuning = {});
+                              cudaStream_t stream);
 // The first half of the shared expert, into the rows of a.hidden behind the routed ones. x:
 // launch_gemm_operand of a.shared_format for all tokens.
-void launch_gemm_shared_up(const ExpertArguments& a, const std::uint16_t* x, cudaStream_t stream,
-                           const GemmTuning& tuning = {});
+void launch_gemm_shared_up(const ExpertArguments& a, const std::uint16_t* x, cudaStream_t stream);
 // launch_expert_sum, eight columns a thread. REQUIRES: a work list, a width in multiples of 8.
 void launch_gemm_expert_sum(const ExpertArguments& a, cudaStream_t stream);
 

@@ -10,24 +10,27 @@
 
 namespace pivot::cuda {
 
-inline GemmCut gemm_cut(const GemmTuning& tuning, int tile_tokens) {
-  return {tuning.cluster, gemm_stages(tile_tokens), tile_tokens * 2 * kGemmPanel, tuning.ahead,
-          tuning.stagger};
+inline GemmRing gemm_ring(int tile_tokens) {
+  return {gemm_stages(tile_tokens), tile_tokens * 2 * kGemmPanel};
+}
+// Units of rows that a cluster takes at once.
+inline std::int32_t gemm_units(std::int32_t row_tiles) {
+  return (row_tiles + kGemmCluster - 1) / kGemmCluster;
 }
 
-// Clusters of `cluster` CTAs of a kernel that are resident at once; asked of the driver once a kernel.
+// Clusters of a kernel that are resident at once; asked of the driver once a kernel.
 template <class Job>
-int resident_clusters(void (*kernel)(Job, GemmCut), int cluster, std::atomic<int>& known) {
+int resident_clusters(void (*kernel)(Job, GemmRing), std::atomic<int>& known) {
   if (const int count = known.load(std::memory_order_relaxed); count > 0) return count;
   require_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kGemmSharedBytes),
                "gemm");
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(cluster));
+  config.gridDim = dim3(kGemmCluster);
   config.blockDim = dim3(kGemmThreads);
   config.dynamicSmemBytes = kGemmSharedBytes;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
+  attribute.val.clusterDim.x = kGemmCluster;
   attribute.val.clusterDim.y = 1;
   attribute.val.clusterDim.z = 1;
   config.attrs = &attribute;
@@ -41,17 +44,12 @@ int resident_clusters(void (*kernel)(Job, GemmCut), int cluster, std::atomic<int
 
 // `items`: at most so many.
 template <class Job>
-void launch_products(void (*kernel)(Job, GemmCut), const Job& job, GemmCut cut, std::int64_t items,
+void launch_products(void (*kernel)(Job, GemmRing), const Job& job, int tile_tokens, std::int64_t items,
                      int clusters, cudaStream_t stream, const char* name) {
   const auto count = static_cast<unsigned>(std::min<std::int64_t>(clusters, items));
-  const Launch how{dim3(count * static_cast<unsigned>(cut.cluster)),
-                   dim3(kGemmThreads),
-                   kGemmSharedBytes,
-                   stream,
-                   true,
-                   name,
-                   static_cast<unsigned>(cut.cluster)};
-  launch(how, kernel, job, cut);
+  const Launch how{
+      dim3(count * kGemmCluster), dim3(kGemmThreads), kGemmSharedBytes, stream, true, name, kGemmCluster};
+  launch(how, kernel, job, gemm_ring(tile_tokens));
 }
 
 template <class F>

@@ -8,7 +8,7 @@
 //
 // The warpgroups share nothing but the ring, so while one waits for a tile's last product or finishes an item
 // (rounds, stores) the other has the tensor cores. That they do not finish at the same time is arranged once,
-// at the start (`stagger`).
+// at the start.
 //
 // `Work` says what the items are. Device members, all cheap enough to be asked twice:
 //   kTwo                          whether a stripe is of two matrices
@@ -16,14 +16,16 @@
 //   items(), panels()             of this launch; panels of 64 columns, an even number
 //   panel_rows()                  of the operand
 //   item(index, rank)             -> Work::Item with `row` (first operand row), `count` (tokens), `panels`
-//   (address) stripe(index, rank, warp, l)  -> LaneStripe<kTwo> of the item ahead(index, rank, warp)      ->
-//   codes of the stripe as memory, for the L2 bring(item)                   what a consumer thread wants for
-//   the end of the item, asked for at its start finish<TOKENS>(item, brought, sums, place)
+//   stripe(index, rank, warp, l)  -> LaneStripe<kTwo> of the item
+//   ahead(index, rank, warp)      -> codes of the stripe as memory, for the L2
+//   bring(item)                   what a consumer thread wants at the end, asked for at the start
+//
+//   finish<TOKENS>(item, brought, sums, place)
 #pragma once
 
 #include "ops/cuda/device/bulk_transfer.cuh"
+#include "ops/cuda/device/wgmma.cuh"
 #include "ops/cuda/gemm/weights.cuh"
-#include "ops/cuda/gemm/wgmma.cuh"
 #include "ops/cuda/placement/gemm_tile.h"
 
 namespace pivot::cuda {
@@ -34,13 +36,13 @@ inline constexpr int kGemmStagingBytes = 16 * 1024;        // of a warpgroup: 12
 inline constexpr int kGemmSharedBytes =
     1024 + kGemmRingBytes + 2 * kGemmStagingBytes + 2 * 8 * kGemmMaxStages;
 
-// How a launch is cut; none of it changes a bit of the result.
-struct GemmCut {
-  int cluster = 2;      // CTAs that share activations
-  int stages = 6;       // of the ring
-  int stage_bytes = 0;  // for the largest tile
-  int ahead = 4;        // tiles of 128 columns by which the L2 is asked before a warp asks; 0: never
-  bool stagger = true;
+// What measured best on an H200 at 8,192 tokens (README.md); none of it changes a bit of the result.
+inline constexpr int kGemmCluster = 2;  // CTAs that share activations
+inline constexpr int kGemmAhead = 4;    // tiles of 128 columns by which the L2 is asked before a warp asks
+
+// The ring of a launch: its stages, each large enough for the launch's largest tile.
+struct GemmRing {
+  int stages, stage_bytes;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -152,22 +154,22 @@ struct StripesOfWarp {
 };
 
 template <class Work, int... TOKENS>
-__device__ __forceinline__ void consume(const Work& work, const GemmCut& cut, const GemmShared& shared,
+__device__ __forceinline__ void consume(const Work& work, const GemmRing& ring, const GemmShared& shared,
                                         int index, int step, int rank) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / 4;
   const ConsumerPlace place{group, warp, lane, shared.staging + group * kGemmStagingBytes};
-  RingReader ring{shared.ring,
-                  shared.full,
-                  cluster_address(shared.empty, lane < cut.cluster ? lane : 0),
-                  cut.stages,
-                  cut.stage_bytes,
-                  lane < cut.cluster,
-                  {},
-                  {}};
+  RingReader reader{shared.ring,
+                    shared.full,
+                    cluster_address(shared.empty, lane < kGemmCluster ? lane : 0),
+                    ring.stages,
+                    ring.stage_bytes,
+                    lane < kGemmCluster,
+                    {},
+                    {}};
   const int items = work.items(), tiles = work.panels() / 2;
   WeightStream<Work::kFormat, Work::kTwo, StripesOfWarp<Work>> weights({work, index, step, rank, warp, lane},
                                                                        tiles);
-  bool first = cut.stagger;
+  bool first = true;
 #pragma unroll 1
   for (; index < items; index += step) {
     const typename Work::Item item = work.item(index, rank);
@@ -181,7 +183,7 @@ __device__ __forceinline__ void consume(const Work& work, const GemmCut& cut, co
     const int size = round_up(item.count, Work::kTokenStep);
     const auto run = [&]<int N>() {
       float sums[N / 2];
-      multiply_item<N>(weights, ring, tiles, lane, sums, started);
+      multiply_item<N>(weights, reader, tiles, lane, sums, started);
       work.template finish<N>(item, brought, sums, place);
     };
     ((size == TOKENS ? run.template operator()<TOKENS>() : void()), ...);
@@ -190,57 +192,52 @@ __device__ __forceinline__ void consume(const Work& work, const GemmCut& cut, co
 
 // One warp. Lane 0 copies; lanes 8 to 15 ask the L2 for the weights of a consumer warp each.
 template <class Work>
-__device__ __forceinline__ void produce(const Work& work, const GemmCut& cut, const GemmShared& shared,
+__device__ __forceinline__ void produce(const Work& work, const GemmRing& ring, const GemmShared& shared,
                                         int index, int step, int rank) {
   constexpr int kBatch = 4;  // tiles that the L2 is asked for at a time
   const int lane = threadIdx.x % 32, items = work.items(), panels = work.panels();
-  const auto ranks = static_cast<std::uint16_t>((1 << cut.cluster) - 1);
+  const auto ranks = static_cast<std::uint16_t>((1 << kGemmCluster) - 1);
   RingPlace at;
 #pragma unroll 1
   for (; index < items; index += step) {
     const typename Work::Item item = work.item(index, rank);
     // This CTA's share of the blocks of eight rows, 1 KB each.
-    const int blocks = (item.count + 7) / 8, share = (blocks + cut.cluster - 1) / cut.cluster;
+    const int blocks = (item.count + 7) / 8, share = (blocks + kGemmCluster - 1) / kGemmCluster;
     const std::int64_t panel = work.panel_rows() * kGemmPanel;
     const int start = share * rank, bytes = max(0, min(share, blocks - start)) * 1024;
     const std::uint16_t* from = item.panels + static_cast<std::int64_t>(item.row + start * 8) * kGemmPanel;
     const std::uint8_t* codes = nullptr;
-    if (cut.ahead > 0 && lane / 8 == 1) codes = work.ahead(index, rank, lane - 8);
+    if (lane / 8 == 1) codes = work.ahead(index, rank, lane - 8);
     const auto ask = [&](int tile, int count) {
       constexpr int kTile = static_cast<int>(tile_code_bytes(Work::kFormat));
       count = min(count, panels / 2 - tile);
       if (codes != nullptr && count > 0) bulk_prefetch(codes + tile * kTile, count * kTile);
     };
-    ask(0, cut.ahead);
+    ask(0, kGemmAhead);
 #pragma unroll 1
     for (int p = 0; p < panels; ++p) {
       bulk_barrier_wait(shared.empty + 8 * at.stage, at.parity ^ 1);
       if (lane == 0) {
         const std::uint32_t full = shared.full + 8 * at.stage;
-        const std::uint32_t to = shared.ring + at.stage * cut.stage_bytes + start * 1024;
+        const std::uint32_t to = shared.ring + at.stage * ring.stage_bytes + start * 1024;
         bulk_barrier_expect(full, blocks * 1024);
-        if (bytes > 0) {
-          if (cut.cluster > 1)
-            bulk_copy_to_all(to, from, bytes, full, ranks);
-          else
-            bulk_copy(to, from, bytes, full);
-        }
+        if (bytes > 0) bulk_copy_to_all(to, from, bytes, full, ranks);
       }
-      if (p % (2 * kBatch) == 0) ask(p / 2 + cut.ahead, kBatch);
+      if (p % (2 * kBatch) == 0) ask(p / 2 + kGemmAhead, kBatch);
       __syncwarp();
       from += panel;
-      at.advance(cut.stages);
+      at.advance(ring.stages);
     }
   }
 }
 
 // Barriers of the ring, and the wait for the kernel before this one: whatever a Work reads comes after it.
-__device__ __forceinline__ GemmShared begin_products(const GemmCut& cut, const void* raw) {
+__device__ __forceinline__ GemmShared begin_products(const GemmRing& ring, const void* raw) {
   const GemmShared shared = GemmShared::of(raw);
   if (threadIdx.x == 0) {
-    for (int s = 0; s < cut.stages; ++s) {
+    for (int s = 0; s < ring.stages; ++s) {
       bulk_barrier_init(shared.full + 8 * s);
-      bulk_barrier_init(shared.empty + 8 * s, kGemmConsumers / 32 * cut.cluster);
+      bulk_barrier_init(shared.empty + 8 * s, kGemmConsumers / 32 * kGemmCluster);
     }
     bulk_barrier_init_fence();
   }
@@ -250,16 +247,17 @@ __device__ __forceinline__ GemmShared begin_products(const GemmCut& cut, const v
   return shared;
 }
 template <class Work, int... TOKENS>
-__device__ __forceinline__ void run_products(const Work& work, const GemmCut& cut, const GemmShared& shared) {
-  const int rank = cut.cluster > 1 ? static_cast<int>(cluster_rank()) : 0;
-  const int index = static_cast<int>(blockIdx.x) / cut.cluster,
-            step = static_cast<int>(gridDim.x) / cut.cluster;
+__device__ __forceinline__ void run_products(const Work& work, const GemmRing& ring,
+                                             const GemmShared& shared) {
+  const int rank = static_cast<int>(cluster_rank());
+  const int index = static_cast<int>(blockIdx.x) / kGemmCluster,
+            step = static_cast<int>(gridDim.x) / kGemmCluster;
   if (threadIdx.x >= kGemmConsumers) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x < kGemmConsumers + 32) produce(work, cut, shared, index, step, rank);
+    leave_registers<40>();
+    if (threadIdx.x < kGemmConsumers + 32) produce(work, ring, shared, index, step, rank);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    consume<Work, TOKENS...>(work, cut, shared, index, step, rank);
+    take_registers<232>();
+    consume<Work, TOKENS...>(work, ring, shared, index, step, rank);
   }
   cluster_barrier();  // nobody leaves while another CTA may still write here
 }

@@ -10,12 +10,6 @@ namespace pivot::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// To nearest even; a NaN becomes the one that the instruction makes.
-__device__ __forceinline__ std::uint32_t round_pair(float low, float high) {
-  std::uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
 __device__ __forceinline__ float2 unpack_pair(std::uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
 }

@@ -143,13 +143,13 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int visible = s.visible[i];
         if (key0 >= visible) continue;
         float dot[32] = {};
-        warpgroup_fence();
+        wgmma_fence();
 #pragma unroll
         for (int step = 0; step < kSteps; ++step)
-          wgmma_64x64(dot, key[step],
-                      queries + (step / 4 * kPanelBytes + i * (kHeads * 128) + step % 4 * 32) / 16);
-        warpgroup_commit();
-        warpgroup_wait<0>();
+          Wgmma<64>::add(dot, key[step][0], key[step][1], key[step][2], key[step][3],
+                         queries + (step / 4 * kPanelBytes + i * (kHeads * 128) + step % 4 * 32) / 16);
+        wgmma_commit();
+        wgmma_wait<0>();
         float sum[2];
         sum_heads<BF16_SCORES>(dot, s.weights[i], t, sum);
         float* out = scores + i * a.score_stride;
