@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(512, NT == 1 ? 2 : 1)
   const int row_tile = static_cast<int>(blockIdx.x) - job.first_cta;
   const int first = blockIdx.y * NT * 8;
   const int count = min(NT * 8, tokens - first);
-  float acc[1][NT][4] = {};
+  float acc[NT][4] = {};
   multiply_stripe_any<NT>(job.format, job.matrix, row_tile, job.input, first, count, warp, warps, lane, acc,
                           [] {
                             wait_for_predecessor();
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(512, NT == 1 ? 2 : 1)
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
     __syncthreads();
-    store_part(acc[0][n], 0, warp, warps, lane, scratch);
+    store_part(acc[n], 0, warp, warps, lane, scratch);
     __syncthreads();
     const float sum = sum_parts(0, warps, scratch) * job.post;
     const int row = row_tile * 16 + static_cast<int>(threadIdx.x) / 8;
@@ -79,10 +79,10 @@ __global__ void __launch_bounds__(kNarrowWarps * 32, kNarrowCtas)
   __shared__ __align__(16) float scratch[2][kNarrowWarps * 128];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   int at = static_cast<int>(blockIdx.x);
-  StripeStart<MatrixFormat::kFP8, 1> start;
+  StripeStart<MatrixFormat::kFP8> start;
   const auto load = [&] {
     const DeviceJob& job = jobs.of(at);
-    start.load({job.matrix}, {at - job.first_cta}, warp, lane);
+    start.load(job.matrix, at - job.first_cta, warp, lane);
   };
   load();
   wait_for_predecessor();
@@ -90,13 +90,13 @@ __global__ void __launch_bounds__(kNarrowWarps * 32, kNarrowCtas)
   for (int turn = 0; at < jobs.ctas; ++turn) {
     const DeviceJob& job = jobs.of(at);
     const int row_tile = at - job.first_cta;
-    float acc[1][1][4] = {};
-    multiply_stripes<MatrixFormat::kFP8, OperandF16, 1, 1, true>(start, job.matrix.tiles_k, job.input, 0,
-                                                                 tokens, warp, kNarrowWarps, lane, acc);
+    float acc[1][4] = {};
+    multiply_stripe<MatrixFormat::kFP8, OperandF16, 1, true>(start, job.matrix.tiles_k, job.input, 0, tokens,
+                                                             warp, kNarrowWarps, lane, acc);
     at += static_cast<int>(gridDim.x);
     if (at < jobs.ctas) load();
     float* parts = scratch[turn % 2];  // the other one may still be read
-    store_part(acc[0][0], 0, warp, kNarrowWarps, lane, parts);
+    store_part(acc[0], 0, warp, kNarrowWarps, lane, parts);
     __syncthreads();
     const float sum = sum_parts(0, kNarrowWarps, parts);
     const int row = row_tile * 16 + static_cast<int>(threadIdx.x) / 8,

@@ -147,69 +147,56 @@ struct TokenOperand {
   }
 };
 
-// M tiles of the same columns, so that the right operand is loaded once for all of them.
-template <MatrixFormat F, class Op, int NT, int M>
-__device__ __forceinline__ void multiply_tile(const TileFragments<F> (&w)[M], const TokenOperand<F, NT>& in,
-                                              int kt, int lane, float (&acc)[M][NT][4]) {
+// acc += the tile times the tokens.
+template <MatrixFormat F, class Op, int NT>
+__device__ __forceinline__ void multiply_tile(const TileFragments<F>& w, const TokenOperand<F, NT>& in,
+                                              int kt, int lane, float (&acc)[NT][4]) {
   constexpr bool kF16 = std::is_same_v<Op, OperandF16>;
-  float part[M][NT][4] = {};
+  float part[NT][4] = {};
   if constexpr (F == MatrixFormat::kBF16) {
 #pragma unroll
     for (int j = 0; j < 4; ++j)
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
-        const uint4 b = in.load(n, kt, 32 * j);
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-          const uint4 lo = w[m].codes[2 * j], hi = w[m].codes[2 * j + 1];
-          Op::mma(part[m][n], lo.x, hi.x, lo.y, hi.y, b.x, b.y);
-          Op::mma(part[m][n], lo.z, hi.z, lo.w, hi.w, b.z, b.w);
-        }
+        const uint4 b = in.load(n, kt, 32 * j), lo = w.codes[2 * j], hi = w.codes[2 * j + 1];
+        Op::mma(part[n], lo.x, hi.x, lo.y, hi.y, b.x, b.y);
+        Op::mma(part[n], lo.z, hi.z, lo.w, hi.w, b.z, b.w);
       }
   } else if constexpr (F == MatrixFormat::kFP8) {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        std::uint32_t a[M][2][4];
+        std::uint32_t a[2][4];
+        const uint4 lo = w.codes[2 * i], hi = w.codes[2 * i + 1];
+        const std::uint32_t l[2] = {half == 0 ? lo.x : lo.z, half == 0 ? lo.y : lo.w};
+        const std::uint32_t h[2] = {half == 0 ? hi.x : hi.z, half == 0 ? hi.y : hi.w};
 #pragma unroll
-        for (int m = 0; m < M; ++m) {
-          const uint4 lo = w[m].codes[2 * i], hi = w[m].codes[2 * i + 1];
-          const std::uint32_t l[2] = {half == 0 ? lo.x : lo.z, half == 0 ? lo.y : lo.w};
-          const std::uint32_t h[2] = {half == 0 ? hi.x : hi.z, half == 0 ? hi.y : hi.w};
-#pragma unroll
-          for (int j = 0; j < 2; ++j) {
-            if constexpr (kF16) {
-              a[m][j][0] = e4m3x2_to_f16x2(l[j] & 0xffffu);
-              a[m][j][1] = e4m3x2_to_f16x2(h[j] & 0xffffu);
-              a[m][j][2] = e4m3x2_to_f16x2(l[j] >> 16);
-              a[m][j][3] = e4m3x2_to_f16x2(h[j] >> 16);
-            } else {
-              a[m][j][0] = expand_fp8_bf16(l[j], 0);
-              a[m][j][1] = expand_fp8_bf16(h[j], 0);
-              a[m][j][2] = expand_fp8_bf16(l[j], 1);
-              a[m][j][3] = expand_fp8_bf16(h[j], 1);
-            }
+        for (int j = 0; j < 2; ++j) {
+          if constexpr (kF16) {
+            a[j][0] = e4m3x2_to_f16x2(l[j] & 0xffffu);
+            a[j][1] = e4m3x2_to_f16x2(h[j] & 0xffffu);
+            a[j][2] = e4m3x2_to_f16x2(l[j] >> 16);
+            a[j][3] = e4m3x2_to_f16x2(h[j] >> 16);
+          } else {
+            a[j][0] = expand_fp8_bf16(l[j], 0);
+            a[j][1] = expand_fp8_bf16(h[j], 0);
+            a[j][2] = expand_fp8_bf16(l[j], 1);
+            a[j][3] = expand_fp8_bf16(h[j], 1);
           }
         }
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
           const uint4 b = in.load(n, kt, 64 * i + 8 * half);
-#pragma unroll
-          for (int m = 0; m < M; ++m) {
-            Op::mma(part[m][n], a[m][0][0], a[m][0][1], a[m][0][2], a[m][0][3], b.x, b.y);
-            Op::mma(part[m][n], a[m][1][0], a[m][1][1], a[m][1][2], a[m][1][3], b.z, b.w);
-          }
+          Op::mma(part[n], a[0][0], a[0][1], a[0][2], a[0][3], b.x, b.y);
+          Op::mma(part[n], a[1][0], a[1][1], a[1][2], a[1][3], b.z, b.w);
         }
       }
+    const float scale = __uint_as_float(w.scales[0]);
 #pragma unroll
-    for (int m = 0; m < M; ++m) {
-      const float scale = __uint_as_float(w[m].scales[0]);
+    for (int n = 0; n < NT; ++n)
 #pragma unroll
-      for (int n = 0; n < NT; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) part[m][n][i] *= scale;
-    }
+      for (int i = 0; i < 4; ++i) part[n][i] *= scale;
   } else {
     const int t = lane % 4;
 #pragma unroll
@@ -217,63 +204,60 @@ __device__ __forceinline__ void multiply_tile(const TileFragments<F> (&w)[M], co
       uint4 b[NT];
 #pragma unroll
       for (int n = 0; n < NT; ++n) b[n] = in.load(n, kt, 32 * q);
-#pragma unroll
-      for (int m = 0; m < M; ++m) {
-        const uint4 low = w[m].codes[0], high = w[m].codes[1];
-        const std::uint32_t lo = q == 0 ? low.x : q == 1 ? low.y : q == 2 ? low.z : low.w;
-        const std::uint32_t hi = q == 0 ? high.x : q == 1 ? high.y : q == 2 ? high.z : high.w;
-        std::uint32_t l[4], h[4];
-        if constexpr (kF16) {
-          expand_fp4_f16(lo, l);
-          expand_fp4_f16(hi, h);
-        } else {
-          expand_fp4_bf16(lo, l);
-          expand_fp4_bf16(hi, h);
-          if constexpr (F == MatrixFormat::kFP4) {
-#pragma unroll
-            for (int p = 0; p < 4; ++p) {
-              l[p] = mul_bf16x2(l[p], 0x7e807e80u);
-              h[p] = mul_bf16x2(h[p], 0x7e807e80u);
-            }
-          }
-        }
-        float s_lo = 1.0f, s_hi = 1.0f;
+      const uint4 low = w.codes[0], high = w.codes[1];
+      const std::uint32_t lo = q == 0 ? low.x : q == 1 ? low.y : q == 2 ? low.z : low.w;
+      const std::uint32_t hi = q == 0 ? high.x : q == 1 ? high.y : q == 2 ? high.z : high.w;
+      std::uint32_t l[4], h[4];
+      if constexpr (kF16) {
+        expand_fp4_f16(lo, l);
+        expand_fp4_f16(hi, h);
+      } else {
+        expand_fp4_bf16(lo, l);
+        expand_fp4_bf16(hi, h);
         if constexpr (F == MatrixFormat::kFP4) {
-          s_lo = scale_of_byte(w[m].scales[0], q);
-          s_hi = scale_of_byte(w[m].scales[1], q);
-        } else {
-          // Columns 32q + 8t: t < 2 lies in the first 16 of the two groups of 32q. Scales enter the operand,
-          // exactly: code * e4m3 has at most 6 significant bits.
-          const int byte = (2 * q + t / 2) & 3;
-          const std::uint32_t c_lo = (w[m].scales[q / 2] >> (8 * byte)) & 0xffu;
-          const std::uint32_t c_hi = (w[m].scales[2 + q / 2] >> (8 * byte)) & 0xffu;
-          std::uint32_t f_lo, f_hi;
-          if constexpr (kF16) {
-            f_lo = mul_f16x2(e4m3x2_to_f16x2(c_lo | c_lo << 8), 0x58005800u);  // * 2^7
-            f_hi = mul_f16x2(e4m3x2_to_f16x2(c_hi | c_hi << 8), 0x58005800u);
-          } else {
-            // expand gives e4m3 in BF16; times 2^117 so that the value's own 2^-126 leaves code * scale *
-            // 2^-9.
-            f_lo = mul_bf16x2(expand_fp8_bf16(c_lo | c_lo << 8, 0), 0x7a007a00u);
-            f_hi = mul_bf16x2(expand_fp8_bf16(c_hi | c_hi << 8, 0), 0x7a007a00u);
-          }
 #pragma unroll
           for (int p = 0; p < 4; ++p) {
-            l[p] = kF16 ? mul_f16x2(l[p], f_lo) : mul_bf16x2(l[p], f_lo);
-            h[p] = kF16 ? mul_f16x2(h[p], f_hi) : mul_bf16x2(h[p], f_hi);
+            l[p] = mul_bf16x2(l[p], 0x7e807e80u);
+            h[p] = mul_bf16x2(h[p], 0x7e807e80u);
           }
         }
-#pragma unroll
-        for (int n = 0; n < NT; ++n) {
-          float group[4] = {};
-          Op::mma(group, l[0], h[0], l[1], h[1], b[n].x, b[n].y);
-          Op::mma(group, l[2], h[2], l[3], h[3], b[n].z, b[n].w);
-          // The scales are powers of two (or 1), so the product is exact and fusing it changes nothing.
-          part[m][n][0] = __fmaf_rn(group[0], s_lo, part[m][n][0]);
-          part[m][n][1] = __fmaf_rn(group[1], s_lo, part[m][n][1]);
-          part[m][n][2] = __fmaf_rn(group[2], s_hi, part[m][n][2]);
-          part[m][n][3] = __fmaf_rn(group[3], s_hi, part[m][n][3]);
+      }
+      float s_lo = 1.0f, s_hi = 1.0f;
+      if constexpr (F == MatrixFormat::kFP4) {
+        s_lo = scale_of_byte(w.scales[0], q);
+        s_hi = scale_of_byte(w.scales[1], q);
+      } else {
+        // Columns 32q + 8t: t < 2 lies in the first 16 of the two groups of 32q. Scales enter the operand,
+        // exactly: code * e4m3 has at most 6 significant bits.
+        const int byte = (2 * q + t / 2) & 3;
+        const std::uint32_t c_lo = (w.scales[q / 2] >> (8 * byte)) & 0xffu;
+        const std::uint32_t c_hi = (w.scales[2 + q / 2] >> (8 * byte)) & 0xffu;
+        std::uint32_t f_lo, f_hi;
+        if constexpr (kF16) {
+          f_lo = mul_f16x2(e4m3x2_to_f16x2(c_lo | c_lo << 8), 0x58005800u);  // * 2^7
+          f_hi = mul_f16x2(e4m3x2_to_f16x2(c_hi | c_hi << 8), 0x58005800u);
+        } else {
+          // expand gives e4m3 in BF16; times 2^117 so that the value's own 2^-126 leaves code * scale *
+          // 2^-9.
+          f_lo = mul_bf16x2(expand_fp8_bf16(c_lo | c_lo << 8, 0), 0x7a007a00u);
+          f_hi = mul_bf16x2(expand_fp8_bf16(c_hi | c_hi << 8, 0), 0x7a007a00u);
         }
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+          l[p] = kF16 ? mul_f16x2(l[p], f_lo) : mul_bf16x2(l[p], f_lo);
+          h[p] = kF16 ? mul_f16x2(h[p], f_hi) : mul_bf16x2(h[p], f_hi);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < NT; ++n) {
+        float group[4] = {};
+        Op::mma(group, l[0], h[0], l[1], h[1], b[n].x, b[n].y);
+        Op::mma(group, l[2], h[2], l[3], h[3], b[n].z, b[n].w);
+        // The scales are powers of two (or 1), so the product is exact and fusing it changes nothing.
+        part[n][0] = __fmaf_rn(group[0], s_lo, part[n][0]);
+        part[n][1] = __fmaf_rn(group[1], s_lo, part[n][1]);
+        part[n][2] = __fmaf_rn(group[2], s_hi, part[n][2]);
+        part[n][3] = __fmaf_rn(group[3], s_hi, part[n][3]);
       }
     }
   }
@@ -284,85 +268,68 @@ __device__ __forceinline__ void multiply_tile(const TileFragments<F> (&w)[M], co
       s0 = __ldg(in.scales[n][0] + kt);
       s1 = __ldg(in.scales[n][1] + kt);
     }
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-      acc[m][n][0] = __fmaf_rn(part[m][n][0], s0, acc[m][n][0]);
-      acc[m][n][1] = __fmaf_rn(part[m][n][1], s1, acc[m][n][1]);
-      acc[m][n][2] = __fmaf_rn(part[m][n][2], s0, acc[m][n][2]);
-      acc[m][n][3] = __fmaf_rn(part[m][n][3], s1, acc[m][n][3]);
-    }
+    acc[n][0] = __fmaf_rn(part[n][0], s0, acc[n][0]);
+    acc[n][1] = __fmaf_rn(part[n][1], s1, acc[n][1]);
+    acc[n][2] = __fmaf_rn(part[n][2], s0, acc[n][2]);
+    acc[n][3] = __fmaf_rn(part[n][3], s1, acc[n][3]);
   }
 }
 
-// The first tiles of a warp's share of M stripes, asked for before the activations exist.
-template <MatrixFormat F, int M>
+// The first tile of a warp's share of a stripe, asked for before the activations exist.
+template <MatrixFormat F>
 struct StripeStart {
-  StripePlace<F> at[M];
-  TileFragments<F> tile[M];
+  StripePlace<F> at;
+  TileFragments<F> tile;
 
-  __device__ __forceinline__ void load(const TiledMatrix (&matrix)[M], const std::int64_t (&row_tile)[M],
-                                       int warp, int lane) {
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-      at[m] = StripePlace<F>(matrix[m], row_tile[m] * matrix[m].tiles_k + warp, lane);
-      if (warp < matrix[m].tiles_k) tile[m].load(at[m]);
-    }
+  __device__ __forceinline__ void load(const TiledMatrix& m, std::int64_t row_tile, int warp, int lane) {
+    at = StripePlace<F>(m, row_tile * m.tiles_k + warp, lane);
+    if (warp < m.tiles_k) tile.load(at);
   }
 };
 
-// The warp's share of whole 16-row stripes, from the tiles in `start` on. All matrices have `tiles_k` tiles.
-// The accumulators still carry the expansion's power of two (expansion_factor).
-// AHEAD: a second set of tiles in flight, for kernels with few warps and registers to spare.
-template <MatrixFormat F, class Op, int NT, int M, bool AHEAD>
-__device__ __forceinline__ void multiply_stripes(StripeStart<F, M>& start, int tiles_k,
-                                                 const ProductInput& in, int first, int count, int warp,
-                                                 int warps, int lane, float (&acc)[M][NT][4]) {
+// The warp's share of a whole 16-row stripe of `tiles_k` tiles, from the tile in `start` on. Sums get the
+// expansion's power of two (expansion_factor) at the end.
+// AHEAD: a second tile in flight, for kernels with few warps and registers to spare.
+template <MatrixFormat F, class Op, int NT, bool AHEAD>
+__device__ __forceinline__ void multiply_stripe(StripeStart<F>& start, int tiles_k, const ProductInput& in,
+                                                int first, int count, int warp, int warps, int lane,
+                                                float (&acc)[NT][4]) {
   const TokenOperand<F, NT> operand(in, first, count, lane);
 #pragma unroll 1
   for (int kt = warp; kt < tiles_k; kt += warps) {
     if constexpr (AHEAD) {
-      TileFragments<F> next[M];
-#pragma unroll
-      for (int m = 0; m < M; ++m) {
-        next[m] = start.tile[m];
-        start.at[m].advance(warps);
-        if (kt + warps < tiles_k) next[m].load(start.at[m]);
-      }
-      multiply_tile<F, Op, NT, M>(start.tile, operand, kt, lane, acc);
-#pragma unroll
-      for (int m = 0; m < M; ++m) start.tile[m] = next[m];
+      TileFragments<F> next = start.tile;
+      start.at.advance(warps);
+      if (kt + warps < tiles_k) next.load(start.at);
+      multiply_tile<F, Op, NT>(start.tile, operand, kt, lane, acc);
+      start.tile = next;
     } else {
-      multiply_tile<F, Op, NT, M>(start.tile, operand, kt, lane, acc);
-#pragma unroll
-      for (int m = 0; m < M; ++m) {
-        start.at[m].advance(warps);
-        if (kt + warps < tiles_k) start.tile[m].load(start.at[m]);
-      }
+      multiply_tile<F, Op, NT>(start.tile, operand, kt, lane, acc);
+      start.at.advance(warps);
+      if (kt + warps < tiles_k) start.tile.load(start.at);
     }
   }
   constexpr float kFactor = expansion_factor<F, Op>();
   if constexpr (kFactor != 1.0f) {
 #pragma unroll
-    for (int m = 0; m < M; ++m)
+    for (int n = 0; n < NT; ++n)
 #pragma unroll
-      for (int n = 0; n < NT; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) acc[m][n][i] *= kFactor;
+      for (int i = 0; i < 4; ++i) acc[n][i] *= kFactor;
   }
 }
 
-// One stripe; `before_input` runs once, after the first weights were asked for and before the first
+// The whole stripe; `before_input` runs once, after the first weights were asked for and before the first
 // activation is read: the place to wait for the previous kernel.
 template <MatrixFormat F, class Op, int NT, class BeforeInput>
 __device__ __forceinline__ void multiply_stripe(const TiledMatrix& m, std::int64_t row_tile,
                                                 const ProductInput& in, int first, int count, int warp,
-                                                int warps, int lane, float (&acc)[1][NT][4],
+                                                int warps, int lane, float (&acc)[NT][4],
                                                 const BeforeInput& before_input) {
-  StripeStart<F, 1> start;
-  start.load({m}, {row_tile}, warp, lane);
+  StripeStart<F> start;
+  start.load(m, row_tile, warp, lane);
   before_input();
   constexpr bool kAhead = F != MatrixFormat::kBF16;  // 32 registers a tile leave no room for a second one
-  multiply_stripes<F, Op, NT, 1, kAhead>(start, m.tiles_k, in, first, count, warp, warps, lane, acc);
+  multiply_stripe<F, Op, NT, kAhead>(start, m.tiles_k, in, first, count, warp, warps, lane, acc);
 }
 
 // Runtime dispatch over the weight format and the operand kind; one branch per CTA.
@@ -370,7 +337,7 @@ template <int NT, class BeforeInput>
 __device__ __forceinline__ void multiply_stripe_any(MatrixFormat format, const TiledMatrix& m,
                                                     std::int64_t row_tile, const ProductInput& in, int first,
                                                     int count, int warp, int warps, int lane,
-                                                    float (&acc)[1][NT][4], const BeforeInput& before_input) {
+                                                    float (&acc)[NT][4], const BeforeInput& before_input) {
   const bool codes = in.scales != nullptr;
 #define PIVOT_STRIPE(F, OP) \
   multiply_stripe<F, OP, NT>(m, row_tile, in, first, count, warp, warps, lane, acc, before_input)
@@ -402,9 +369,9 @@ __device__ __forceinline__ void multiply_stripe_any(MatrixFormat format, const T
 #undef PIVOT_STRIPE
 }
 
-// Sums the warps' accumulators of a token tile of M stripes in warp order. Each warp stores its share of each
-// stripe, a barrier follows, and thread i < 128 sums row i / 8, token i % 8. `scratch`, a multiple of 8,
-// holds M * warps * 128 floats; it may be overwritten after another barrier.
+// Sums the warps' accumulators of a token tile of some stripes in warp order. Each warp stores its share of
+// each stripe, a barrier follows, and thread i < 128 sums row i / 8, token i % 8. `scratch`, a multiple of 8,
+// holds warps * 128 floats a stripe; it may be overwritten after another barrier.
 __device__ __forceinline__ void store_part(const float (&acc)[4], int stripe, int warp, int warps, int lane,
                                            float* scratch) {
   float* mine = scratch + (stripe * warps + warp) * 128 + lane / 4 * 8 + 2 * (lane % 4);

@@ -1,9 +1,4 @@
-// The two halves of an expert, for every way of getting at its weights (specification 2.7).
-//
-// A `Rounds` multiplies two stripes of 16 rows with rounds of up to 8 tokens: run<F, Op>(m,
-// row_tile, in, first, count, wait, scratch, finish). `finish(done, count, sums)` runs in every thread,
-// threads below 128 holding row i / 8, token i % 8. `wait`: wait for the previous kernel once the first
-// weights have been asked for. Warp w takes column tiles w, w + 4, ...
+// The two halves of an expert for few tokens (specification 2.7).
 #pragma once
 
 #include "ops/cuda/device/numeric.cuh"
@@ -41,23 +36,56 @@ __device__ __forceinline__ Slot routed_slot(const ExpertArguments& a, int s) {
   return {false, __ldcg(a.list.first + s), __ldcg(a.list.count + s), a.list.weights + s};
 }
 
+// Two stripes of 16 rows times `count` tokens from `first` on, in rounds of up to 8: finish(done, count,
+// sums) runs in every thread, threads below 128 holding row i / 8, token i % 8. `wait`: wait for the previous
+// kernel once the first weights have been asked for. Warp w takes column tiles w, w + 4, ...
+template <MatrixFormat F, class Op, class Finish>
+__device__ __forceinline__ void run_rounds(const TiledMatrix (&m)[2], const std::int64_t (&row_tile)[2],
+                                           const ProductInput& in, int first, int count, bool wait,
+                                           float* scratch, const Finish& finish) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  StripeStart<F> start;
+  const auto load = [&](int stripe) {
+    start.load(stripe == 0 ? m[0] : m[1], stripe == 0 ? row_tile[0] : row_tile[1], warp, lane);
+  };
+  load(0);
+  if (wait) {
+    wait_for_predecessor();
+    release_successor();
+  }
+  for (int done = 0; done < count; done += 8) {
+    const int here = min(8, count - done);
+    if (done > 0) __syncthreads();  // the sums of the round before have been read
+#pragma unroll 1
+    for (int stripe = 0; stripe < 2; ++stripe) {
+      if (done > 0 || stripe > 0) load(stripe);
+      float acc[1][4] = {};
+      multiply_stripe<F, Op, 1, false>(start, m[0].tiles_k, in, first + done, here, warp, kExpertWarps, lane,
+                                       acc);
+      store_part(acc[0], stripe, warp, kExpertWarps, lane, scratch);
+    }
+    __syncthreads();
+    const float sum[2] = {sum_parts(0, kExpertWarps, scratch), sum_parts(1, kExpertWarps, scratch)};
+    finish(done, here, sum);
+  }
+}
+
 // The shared expert is FP8 or BF16 whatever the routed ones are; only these variants are compiled into a
 // kernel.
-template <class Rounds, class Finish>
-__device__ __forceinline__ void run_shared(Rounds& rounds, MatrixFormat format, const TiledMatrix (&m)[2],
+template <class Finish>
+__device__ __forceinline__ void run_shared(MatrixFormat format, const TiledMatrix (&m)[2],
                                            const std::int64_t (&row_tile)[2], const ProductInput& in,
                                            int count, float* scratch, const Finish& finish) {
-  if (Rounds::kBf16 && format == MatrixFormat::kBF16) {
-    if constexpr (Rounds::kBf16)
-      rounds.template run<MatrixFormat::kBF16, OperandBf16>(m, row_tile, in, 0, count, true, scratch, finish);
-  } else if (in.scales != nullptr)
-    rounds.template run<MatrixFormat::kFP8, OperandF16>(m, row_tile, in, 0, count, true, scratch, finish);
+  if (format == MatrixFormat::kBF16)
+    run_rounds<MatrixFormat::kBF16, OperandBf16>(m, row_tile, in, 0, count, true, scratch, finish);
+  else if (in.scales != nullptr)
+    run_rounds<MatrixFormat::kFP8, OperandF16>(m, row_tile, in, 0, count, true, scratch, finish);
   else
-    rounds.template run<MatrixFormat::kFP8, OperandBf16>(m, row_tile, in, 0, count, true, scratch, finish);
+    run_rounds<MatrixFormat::kFP8, OperandBf16>(m, row_tile, in, 0, count, true, scratch, finish);
 }
 // 16 rows of w1 and the same of w3. `scratch`: 2 * kExpertWarps * 128 floats of shared memory.
-template <MatrixFormat Routed, class RoutedOp, class Rounds>
-__device__ __forceinline__ void expert_up(const ExpertArguments& a, Rounds& rounds, float* scratch) {
+template <MatrixFormat Routed, class RoutedOp>
+__device__ __forceinline__ void expert_up(const ExpertArguments& a, float* scratch) {
   const bool shared = blockIdx.y == 0;
   if (!shared) {
     wait_for_predecessor();
@@ -81,21 +109,21 @@ __device__ __forceinline__ void expert_up(const ExpertArguments& a, Rounds& roun
   };
   if (shared) {
     const ProductInput in{a.shared_x, a.shared_scales, nullptr, a.width};
-    return run_shared(rounds, a.shared_format, m, row_tile, in, slot.count, scratch, finish);
+    return run_shared(a.shared_format, m, row_tile, in, slot.count, scratch, finish);
   }
   ProductInput in{a.routed_x, a.routed_scales, nullptr, a.width};
   if (!a.routed_rows_per_place && a.direct_ids == nullptr) in.rows = a.list.tokens;
-  rounds.template run<Routed, RoutedOp>(m, row_tile, in, a.direct_ids != nullptr ? 0 : slot.first, slot.count,
-                                        false, scratch, finish);
+  run_rounds<Routed, RoutedOp>(m, row_tile, in, a.direct_ids != nullptr ? 0 : slot.first, slot.count, false,
+                               scratch, finish);
 }
 
 // 32 rows of w2.
-template <MatrixFormat Routed, class RoutedOp, class Rounds>
-__device__ __forceinline__ void expert_down(const ExpertArguments& a, Rounds& rounds, float* scratch) {
+template <MatrixFormat Routed, class RoutedOp>
+__device__ __forceinline__ void expert_down(const ExpertArguments& a, float* scratch) {
   const bool shared = blockIdx.y == 0;
   const Slot slot = shared ? shared_slot(a) : routed_slot(a, static_cast<int>(blockIdx.y) - 1);
   if (slot.count == 0) {
-    wait_for_predecessor();  // see the head of this file
+    wait_for_predecessor();  // see the head of experts.cu
     return;
   }
   const DeviceExpert& expert = *slot.expert;
@@ -116,9 +144,9 @@ __device__ __forceinline__ void expert_down(const ExpertArguments& a, Rounds& ro
   const ProductInput in{shared ? a.shared_v : a.routed_v, shared ? a.shared_v_scales : a.routed_v_scales,
                         nullptr, a.inner};
   if (shared)
-    run_shared(rounds, a.shared_format, m, row_tile, in, slot.count, scratch, finish);
+    run_shared(a.shared_format, m, row_tile, in, slot.count, scratch, finish);
   else
-    rounds.template run<Routed, RoutedOp>(m, row_tile, in, slot.first, slot.count, true, scratch, finish);
+    run_rounds<Routed, RoutedOp>(m, row_tile, in, slot.first, slot.count, true, scratch, finish);
 }
 
 }  // namespace pivot::cuda

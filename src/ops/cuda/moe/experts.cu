@@ -3,8 +3,8 @@
 //
 // Bytes: every touched expert once; FLOP: 6 d I a pair. grid.y = 0 is the shared expert, then the slots of
 // the work list, so a step of one token launches chosen + 1 slots, and slots that the step does not use end
-// at once. A CTA takes 16 rows of w1 and the same of w3, so SwiGLU is its epilogue, or 32 rows of w2: two
-// tiles of the same columns. Pairs beyond 8 of an expert take another
+// at once. A CTA takes 16 rows of w1 and the same of w3, so SwiGLU is its epilogue, or 32 rows of w2, one
+// stripe of 16 after the other. Pairs beyond 8 of an expert take another
 // round over the same weights, which are then in L2.
 //
 // A warp's first tiles are asked for before the previous kernel ends where they are known by then: the shared
@@ -28,41 +28,6 @@ constexpr int kCtas = F == MatrixFormat::kFP4     ? 7
                       : F == MatrixFormat::kNVFP4 ? 6
                                                   : 5;  // of a multiprocessor
 
-struct RegisterRounds {
-  static constexpr bool kBf16 = true;
-
-  template <MatrixFormat F, class Op, class Finish>
-  __device__ __forceinline__ void run(const TiledMatrix (&m)[2], const std::int64_t (&row_tile)[2],
-                                      const ProductInput& in, int first, int count, bool wait, float* scratch,
-                                      const Finish& finish) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    StripeStart<F, 1> start;
-    const auto load = [&](int stripe) {
-      start.load({stripe == 0 ? m[0] : m[1]}, {stripe == 0 ? row_tile[0] : row_tile[1]}, warp, lane);
-    };
-    load(0);
-    if (wait) {
-      wait_for_predecessor();
-      release_successor();
-    }
-    for (int done = 0; done < count; done += 8) {
-      const int here = min(8, count - done);
-      if (done > 0) __syncthreads();  // the sums of the round before have been read
-#pragma unroll 1
-      for (int stripe = 0; stripe < 2; ++stripe) {
-        if (done > 0 || stripe > 0) load(stripe);
-        float acc[1][1][4] = {};
-        multiply_stripes<F, Op, 1, 1, false>(start, m[0].tiles_k, in, first + done, here, warp, kExpertWarps,
-                                             lane, acc);
-        store_part(acc[0][0], stripe, warp, kExpertWarps, lane, scratch);
-      }
-      __syncthreads();
-      const float sum[2] = {sum_parts(0, kExpertWarps, scratch), sum_parts(1, kExpertWarps, scratch)};
-      finish(done, here, sum);
-    }
-  }
-};
-
 template <MatrixFormat Routed, class RoutedOp>
 __global__ void __launch_bounds__(kThreads, kCtas<Routed>)
     up_kernel(const __grid_constant__ ExpertArguments a) {
@@ -71,16 +36,14 @@ __global__ void __launch_bounds__(kThreads, kCtas<Routed>)
     if (blockIdx.x == 0) run_seam_tail(a.tail);
     return;
   }
-  RegisterRounds rounds;
-  expert_up<Routed, RoutedOp>(a, rounds, scratch);
+  expert_up<Routed, RoutedOp>(a, scratch);
 }
 
 template <MatrixFormat Routed, class RoutedOp>
 __global__ void __launch_bounds__(kThreads, kCtas<Routed>)
     down_kernel(const __grid_constant__ ExpertArguments a) {
   __shared__ __align__(16) float scratch[2 * kExpertWarps * 128];
-  RegisterRounds rounds;
-  expert_down<Routed, RoutedOp>(a, rounds, scratch);
+  expert_down<Routed, RoutedOp>(a, scratch);
 }
 
 // Routed experts in ascending id, then the shared one, one rounding.
