@@ -52,7 +52,7 @@ AnswerGrammar grammar_of(std::uint8_t kind, const std::string& text) {
 
 void walk(TokenConstraint& constraint, const std::string& text) {
   std::vector<std::uint32_t> mask(static_cast<std::size_t>(mask_words(kEos + 1)));
-  for (std::size_t step = 0; step < 64 && !constraint.is_finished(); ++step) {
+  for (std::size_t step = 0; step < 24 && !constraint.is_finished(); ++step) {
     const Result<bool> restricted = constraint.fill_mask(mask);
     if (!restricted) return;  // a grammar that leads nowhere is told, not hidden
     // From where the text says, the next token that is allowed.
@@ -81,6 +81,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   limits.max_pattern_states = 200;
   limits.max_pattern_bytes = 128;
   limits.max_ebnf_bytes = 256;
+  limits.max_cost = 500;
   if (!check_grammar(grammar, limits)) return 0;
   const auto compiled = library().compile(grammar);
   if (!compiled) return 0;
