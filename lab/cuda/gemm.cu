@@ -1,8 +1,8 @@
-// Laboratory: the prefill products (src/ops/cuda/gemm), bit for bit against their predecessor, against fp64,
-// and timed in every cut. What is measured is what ships: the program links the project's own objects
-// (README.md).
+// Laboratory: the prefill products (src/ops/cuda/gemm) against fp64, whole steps against their tokens in
+// slices bit for bit, and their times. What is measured is what ships: the program links the project's own
+// objects (README.md).
 //
-//   gemm check     operands, ragged token counts, every format, uneven experts; ends with 1 at any difference
+//   gemm check     ragged token counts, every format, uneven experts; ends with 1 at any difference
 //   gemm time      the model's shapes at 2,048 and 8,192 tokens
 //   gemm           both
 #include <cuda_runtime.h>
@@ -18,7 +18,6 @@
 #include <string>
 #include <vector>
 
-#include "gemm_before.h"
 #include "ops/cuda/device/numeric.cuh"
 #include "ops/cuda/gemm/gemm.h"
 #include "ops/cuda/placement/random_fill.h"
@@ -175,14 +174,67 @@ double fp64_ratio(const Matrix& w, float post, const std::uint16_t* x, const voi
   return ratio;
 }
 
+// The same for hidden = bf(silu(min(g, limit)) clamp(u) weight) with g and u rounded to BF16: an error of g
+// passes through silu's slope (its second derivative is at most 1/2), one of u through silu(g). tokens: of
+// each place; null: the place itself. pairs, weights: of each place; null: weight 1.
+struct Up {
+  Matrix w1, w3;
+  float post1, post3, limit;
+  const std::uint16_t* x;
+  const std::int32_t *tokens, *pairs;
+  const float* weights;
+  const std::uint16_t* hidden;
+  int count;
+};
+__global__ void fp64_up_kernel(Up a, unsigned long long* worst) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= a.w1.rows * a.count) return;
+  const std::int64_t row = i % a.w1.rows, place = i / a.w1.rows;
+  const std::uint16_t* x = a.x + (a.tokens == nullptr ? place : a.tokens[place]) * a.w1.cols;
+  double sum[2] = {}, error[2] = {};
+  for (int k = 0; k < 2; ++k) {
+    const Matrix& w = k == 0 ? a.w1 : a.w3;
+    for (int c = 0; c < w.cols; ++c) {
+      const double product =
+          weight_at(w.format, reinterpret_cast<const std::uint8_t*>(w.codes),
+                    reinterpret_cast<const std::uint8_t*>(w.scales), static_cast<int>(w.cols / 128), row, c) *
+          __uint_as_float(static_cast<std::uint32_t>(x[c]) << 16) * (k == 0 ? a.post1 : a.post3);
+      sum[k] += product;
+      error[k] += fabs(product) * 0x1p-17;
+    }
+    error[k] += fabs(sum[k]) * 0x1p-8;
+  }
+  const double g = fmin(sum[0], static_cast<double>(a.limit)),
+               u = fmin(fmax(sum[1], -static_cast<double>(a.limit)), static_cast<double>(a.limit));
+  const double sigmoid = 1 / (1 + exp(-g)), silu = g * sigmoid, slope = sigmoid * (1 + g * (1 - sigmoid));
+  const double of_g = fabs(slope) * error[0] + error[0] * error[0] / 4;
+  const double weight = a.weights == nullptr ? 1.0 : a.weights[a.pairs[place]];
+  const double want = silu * u * weight;
+  const double allowed =
+      fabs(weight) * (fabs(u) * of_g + (fabs(silu) + of_g) * error[1]) + fabs(want) * 0x1p-7 + 1e-30;
+  const double got = __uint_as_float(static_cast<std::uint32_t>(a.hidden[place * a.w1.rows + row]) << 16);
+  double ratio = fabs(got - want) / allowed;
+  if (!(ratio == ratio)) ratio = 1e30;
+  atomicMax(worst, static_cast<unsigned long long>(__double_as_longlong(ratio)));
+}
+double fp64_up_ratio(const Up& a) {
+  Buffer<unsigned long long> worst(std::vector<unsigned long long>{0});
+  fp64_up_kernel<<<static_cast<unsigned>((a.w1.rows * a.count + 255) / 256), 256>>>(a, worst.get());
+  require_cuda(cudaDeviceSynchronize(), "the fp64 half of an expert");
+  const unsigned long long bits = worst.host()[0];
+  double ratio;
+  std::memcpy(&ratio, &bits, 8);
+  return ratio;
+}
+
 // ---- checks ----
 
 int failures = 0;
 
 template <class T>
-void expect_equal(const Buffer<T>& before, const Buffer<T>& now, const std::string& what) {
+void expect_equal(const Buffer<T>& want, const Buffer<T>& got, const std::string& what) {
   require_cuda(cudaDeviceSynchronize(), what.c_str());
-  const std::vector<T> a = before.host(), b = now.host();
+  const std::vector<T> a = want.host(), b = got.host();
   std::int64_t differ = 0, first = -1;
   for (std::size_t i = 0; i < a.size(); ++i)
     if (std::memcmp(&a[i], &b[i], sizeof(T)) != 0) {
@@ -200,55 +252,40 @@ void expect_fp64(double ratio, const std::string& what) {
   std::printf("WRONG %s: %g times the allowed error\n", what.c_str(), ratio);
 }
 
-std::vector<GemmTuning> all_cuts() {
-  std::vector<GemmTuning> cuts{{}};
-  for (const int cluster : {1, 2, 4})
-    for (const int tokens : {64, 128, 192, 256})
-      cuts.push_back({cluster, tokens, 3, tokens == 128 ? 0 : 4, tokens != 192});
-  return cuts;
-}
-std::string text(const GemmTuning& t) {
-  return "cluster " + std::to_string(t.cluster) + " tokens " + std::to_string(t.tokens) + " band " +
-         std::to_string(t.band) + " ahead " + std::to_string(t.ahead) + (t.stagger ? " staggered" : "");
-}
+float post_of(const Matrix& m) { return m.format == MatrixFormat::kNVFP4 ? m.global_scale : 1.0f; }
 
+// Two matrices of odd numbers of row tiles, BF16 and fp32 results. Slices of a step are cut in other tiles.
 void check_dense(MatrixFormat format, std::int64_t cols, int tokens) {
-  const bool fp8 = format != MatrixFormat::kBF16;
-  const std::int64_t rows[2] = {640, 128};  // odd numbers of row tiles
+  const std::int64_t rows[2] = {640, 128};
   const Weights w0(format, rows[0], cols, 1), w1(format, rows[1], cols, 2);
-  Buffer<std::uint16_t> x(tokens * cols);
+  Buffer<std::uint16_t> x(tokens * cols), operand(operand_rows(tokens) * cols);
   launch_random_bf16(reinterpret_cast<std::byte*>(x.get()), tokens * cols, 1.0f, 3, nullptr);
-  Buffer<std::uint16_t> x_before(tokens * cols), x_now(operand_rows(tokens) * cols);
-  Buffer<std::uint16_t> y0_before(tokens * rows[0]), y0(tokens * rows[0]);
-  Buffer<float> y1_before(tokens * rows[1]), y1(tokens * rows[1]);
+  Buffer<std::uint16_t> y0(tokens * rows[0]), sliced0(tokens * rows[0]);
+  Buffer<float> y1(tokens * rows[1]), sliced1(tokens * rows[1]);
   const std::string what = std::string(name_of(format)) + " " + std::to_string(cols) + " columns " +
                            std::to_string(tokens) + " tokens ";
-  for (const bool rounded : {false, true}) {
-    if (rounded && !fp8) continue;
-    before::launch_gemm_operand(x.get(), tokens, cols, cols, format, rounded, x_before.get(), nullptr);
-    const before::GemmJob old_jobs[2] = {{w0.m, x_before.get(), cols, y0_before.get(), rows[0], true},
-                                         {w1.m, x_before.get(), cols, y1_before.get(), rows[1], false}};
-    before::launch_gemm(old_jobs, tokens, nullptr);
-    launch_gemm_operand(x.get(), tokens, cols, cols, format, rounded, x_now.get(), nullptr);
-    for (const GemmTuning& cut : all_cuts()) {
-      y0.clear(0xff);
-      y1.clear(0xff);
-      const GemmJob jobs[2] = {{w0.m, x_now.get(), y0.get(), rows[0], true},
-                               {w1.m, x_now.get(), y1.get(), rows[1], false}};
-      launch_gemm(jobs, tokens, nullptr, cut);
-      expect_equal(y0_before, y0, what + text(cut));
-      expect_equal(y1_before, y1, what + text(cut) + " fp32");
-    }
-    if (rounded || tokens > 200) continue;
-    const float post0 = format == MatrixFormat::kNVFP4 ? w0.m.global_scale : 1.0f;
-    const float post1 = format == MatrixFormat::kNVFP4 ? w1.m.global_scale : 1.0f;
-    expect_fp64(fp64_ratio(w0.m, post0, x.get(), y0.get(), true, rows[0], tokens), what + "against fp64");
-    expect_fp64(fp64_ratio(w1.m, post1, x.get(), y1.get(), false, rows[1], tokens),
-                what + "against fp64, fp32 out");
+  for (const bool fp8 : {true, false}) {
+    if (fp8 && format == MatrixFormat::kBF16) continue;
+    const auto product = [&](int first, int count, std::uint16_t* out0, float* out1) {
+      launch_gemm_operand(x.get() + first * cols, count, cols, cols, format, fp8, operand.get(), nullptr);
+      const GemmJob jobs[2] = {{w0.m, operand.get(), out0 + first * rows[0], rows[0], true},
+                               {w1.m, operand.get(), out1 + first * rows[1], rows[1], false}};
+      launch_gemm(jobs, count, nullptr);
+    };
+    product(0, tokens, y0.get(), y1.get());
+    sliced0.clear(0xff);
+    sliced1.clear(0xff);
+    const int sizes[] = {1, 64, 100, 33, 300};
+    for (int first = 0, i = 0; first < tokens; first += sizes[i++ % 5])
+      product(first, std::min(sizes[i % 5], tokens - first), sliced0.get(), sliced1.get());
+    expect_equal(y0, sliced0, what + "in slices");
+    expect_equal(y1, sliced1, what + "in slices, fp32");
   }
+  expect_fp64(fp64_ratio(w0.m, post_of(w0.m), x.get(), y0.get(), true, rows[0], tokens), what + "BF16");
+  expect_fp64(fp64_ratio(w1.m, post_of(w1.m), x.get(), y1.get(), false, rows[1], tokens), what + "fp32");
 }
 
-// Everything that a layer's experts need, old and new.
+// Everything that a layer's experts need.
 struct Experts {
   int tokens, chosen, experts;
   std::int64_t width, inner, pairs;
@@ -256,12 +293,11 @@ struct Experts {
   std::vector<std::unique_ptr<Weights>> matrices;
   ExpertArguments a;
   std::unique_ptr<Buffer<DeviceExpert>> table, list_weights;
-  std::unique_ptr<Buffer<std::int32_t>> ids, expert, first, count, list_pairs, list_tokens, place,
-      tiles_before, num_tiles, row;
+  std::unique_ptr<Buffer<std::int32_t>> ids, expert, first, count, list_pairs, list_tokens, place, num_tiles,
+      row;
   std::unique_ptr<Buffer<float>> route_weights, weight;
   std::unique_ptr<Buffer<ExpertTile>> tiles;
-  std::unique_ptr<Buffer<std::uint16_t>> x, operand_before, operand, v_before, v, hidden_before, hidden,
-      partial_before, partial, out_before, out, g, u, shared_x_before, shared_x, shared_v_before, shared_v;
+  std::unique_ptr<Buffer<std::uint16_t>> x, operand, v, hidden, partial, out, shared_x, shared_v;
   ExpertRows rows;
 
   Experts(MatrixFormat routed, MatrixFormat shared, std::int64_t width_, std::int64_t inner_, int experts_,
@@ -318,38 +354,19 @@ struct Experts {
     a.list.tokens = make(list_tokens, pairs);
     a.list.place = make(place, pairs);
     launch_work_list(ids->get(), tokens, chosen, experts, a.table, a.list, nullptr);
-    make(tiles_before, a.list.slots + 1);
     rows.tiles = make(tiles, most_expert_tiles(pairs, a.list.slots));
     rows.num_tiles = make(num_tiles, 1);
     rows.row = make(row, pairs);
     rows.weight = make(weight, pairs);
     rows.rows = expert_operand_rows(pairs, a.list.slots);
-    make(operand_before, tokens * width);
     make(operand, rows.rows * width);
-    make(v_before, pairs * inner);
     make(v, rows.rows * inner);
-    make(hidden_before, (pairs + tokens) * inner);
     make(hidden, (pairs + tokens) * inner);
-    make(partial_before, (pairs + tokens) * width);
     make(partial, (pairs + tokens) * width);
-    make(out_before, tokens * width);
     make(out, tokens * width);
-    make(g, tokens * inner);
-    make(u, tokens * inner);
-    make(shared_x_before, tokens * width);
     make(shared_x, operand_rows(tokens) * width);
-    make(shared_v_before, tokens * inner);
     make(shared_v, operand_rows(tokens) * inner);
     require_cuda(cudaDeviceSynchronize(), "making experts");
-  }
-  bool routed_fp8() const { return format != MatrixFormat::kBF16; }
-  bool shared_fp8() const { return shared_format != MatrixFormat::kBF16; }
-  ExpertArguments old_arguments() const {
-    ExpertArguments b = a;
-    b.hidden = hidden_before->get();
-    b.partial = partial_before->get();
-    b.out = out_before->get();
-    return b;
   }
   ExpertArguments arguments() const {
     ExpertArguments b = a;
@@ -360,68 +377,30 @@ struct Experts {
   }
   const Matrix& shared(int which) const { return matrices[static_cast<std::size_t>(3 * experts + which)]->m; }
 
-  // The parts of the layer, so that they can be timed one by one.
-  void old_operand() {
-    before::launch_gemm_operand(x->get(), tokens, width, width, format, routed_fp8(), operand_before->get(),
-                                nullptr);
+  // The parts of the layer, so that they can be timed one by one. fp8: round activations.
+  void tile_rows() { launch_expert_rows(a, rows, nullptr); }
+  void up_operand(bool fp8) {
+    launch_expert_operand(a, rows, x->get(), false, a.width, fp8, operand->get(), nullptr);
   }
-  void old_up() {
-    before::launch_gemm_experts_up(old_arguments(), operand_before->get(), tiles_before->get(), nullptr);
+  void up() { launch_gemm_experts_up(arguments(), rows, operand->get(), nullptr); }
+  void down_operand(bool fp8) {
+    launch_expert_operand(a, rows, hidden->get(), true, a.inner, fp8, v->get(), nullptr);
   }
-  void old_operand_down() {
-    before::launch_gemm_operand(hidden_before->get(), pairs, inner, inner, format, routed_fp8(),
-                                v_before->get(), nullptr);
+  void down() { launch_gemm_experts_down(arguments(), rows, v->get(), nullptr); }
+  void shared_operand(bool fp8) {
+    launch_gemm_operand(x->get(), tokens, width, width, shared_format, fp8, shared_x->get(), nullptr);
   }
-  void old_down() {
-    before::launch_gemm_experts_down(old_arguments(), v_before->get(), tiles_before->get(), nullptr);
-  }
-  void old_shared_operand() {
-    before::launch_gemm_operand(x->get(), tokens, width, width, shared_format, shared_fp8(),
-                                shared_x_before->get(), nullptr);
-  }
-  void old_shared_up() {
-    const before::GemmJob jobs[2] = {{shared(0), shared_x_before->get(), width, g->get(), inner, true},
-                                     {shared(1), shared_x_before->get(), width, u->get(), inner, true}};
-    before::launch_gemm(jobs, tokens, nullptr);
-    before::launch_swiglu(g->get(), u->get(), tokens * inner, a.limit, hidden_before->get() + pairs * inner,
-                          nullptr);
-  }
-  void old_shared_down() {
-    before::launch_gemm_operand(hidden_before->get() + pairs * inner, tokens, inner, inner, shared_format,
-                                shared_fp8(), shared_v_before->get(), nullptr);
-    const before::GemmJob job{
-        shared(2), shared_v_before->get(), inner, partial_before->get() + pairs * width, width, true};
-    before::launch_gemm({&job, 1}, tokens, nullptr);
-  }
-  void old_sum() { launch_expert_sum(old_arguments(), nullptr); }
-  void new_rows(const GemmTuning& t) { launch_expert_rows(a, rows, nullptr, t); }
-  void new_operand() {
-    launch_expert_operand(a, rows, x->get(), false, a.width, routed_fp8(), operand->get(), nullptr);
-  }
-  void new_up(const GemmTuning& t) { launch_gemm_experts_up(arguments(), rows, operand->get(), nullptr, t); }
-  void new_operand_down() {
-    launch_expert_operand(a, rows, hidden->get(), true, a.inner, routed_fp8(), v->get(), nullptr);
-  }
-  void new_down(const GemmTuning& t) { launch_gemm_experts_down(arguments(), rows, v->get(), nullptr, t); }
-  void new_shared_operand() {
-    launch_gemm_operand(x->get(), tokens, width, width, shared_format, shared_fp8(), shared_x->get(),
-                        nullptr);
-  }
-  void new_shared_up(const GemmTuning& t) { launch_gemm_shared_up(arguments(), shared_x->get(), nullptr, t); }
-  void new_shared_down(const GemmTuning& t) {
-    launch_gemm_operand(hidden->get() + pairs * inner, tokens, inner, inner, shared_format, shared_fp8(),
+  void shared_up() { launch_gemm_shared_up(arguments(), shared_x->get(), nullptr); }
+  void shared_down(bool fp8) {
+    launch_gemm_operand(hidden->get() + pairs * inner, tokens, inner, inner, shared_format, fp8,
                         shared_v->get(), nullptr);
     const GemmJob job{shared(2), shared_v->get(), partial->get() + pairs * width, width, true};
-    launch_gemm({&job, 1}, tokens, nullptr, t);
+    launch_gemm({&job, 1}, tokens, nullptr);
   }
-  void new_sum() { launch_gemm_expert_sum(arguments(), nullptr); }
-  void run_old() {
-    old_operand(), old_up(), old_operand_down(), old_down();
-    old_shared_operand(), old_shared_up(), old_shared_down(), old_sum();
-  }
-  void run_new(const GemmTuning& t) {
-    new_rows(t), new_operand(), new_up(t), new_operand_down(), new_down(t);
-    new_shared_operand(), new_shared_up(t), new_shared_down(t), new_sum();
+  void sum() { launch_gemm_expert_sum(arguments(), nullptr); }
+  void run(bool routed_fp8, bool shared_fp8) {
+    tile_rows(), up_operand(routed_fp8), up(), down_operand(routed_fp8), down();
+    shared_operand(shared_fp8), shared_up(), shared_down(shared_fp8), sum();
   }
 };
 
@@ -440,34 +419,36 @@ void check_experts(MatrixFormat routed, MatrixFormat shared, std::int64_t width,
       ids[static_cast<std::size_t>(2 * t + k)] = of[static_cast<std::size_t>(t)];
   }
   Experts e(routed, shared, width, inner, 12, 2, tokens, &ids);
-  e.run_old();
   const std::string what =
       std::string("experts ") + name_of(routed) + " " + name_of(shared) + " " + std::to_string(width) + " ";
-  for (const GemmTuning& cut : all_cuts()) {
-    e.hidden->clear(0xff);
-    e.partial->clear(0xff);
-    e.out->clear(0xff);
-    e.operand->clear(0xff);
-    e.v->clear(0xff);
-    e.run_new(cut);
-    expect_equal(*e.hidden_before, *e.hidden, what + "hidden " + text(cut));
-    expect_equal(*e.partial_before, *e.partial, what + "partial " + text(cut));
-    expect_equal(*e.out_before, *e.out, what + "sum " + text(cut));
-  }
-  // The second half of expert 5 (300 tokens) against fp64, activations as they are.
+  e.run(false, false);
+  require_cuda(cudaDeviceSynchronize(), what.c_str());
   const std::vector<std::int32_t> first = e.first->host(), count = e.count->host(), expert = e.expert->host();
-  e.new_rows({});
-  launch_expert_operand(e.a, e.rows, e.hidden->get(), true, e.a.inner, false, e.v->get(), nullptr);
-  e.new_down({});
+  const auto check_expert = [&](int number, std::int64_t at, int places, const std::int32_t* list_tokens,
+                                const std::int32_t* list_pairs, const std::string& name) {
+    const auto matrix = [&](int k) { return e.matrices[static_cast<std::size_t>(3 * number + k)]->m; };
+    expect_fp64(
+        fp64_up_ratio({matrix(0), matrix(1), post_of(matrix(0)), post_of(matrix(1)), e.a.limit, e.x->get(),
+                       list_tokens, list_pairs, list_pairs == nullptr ? nullptr : e.route_weights->get(),
+                       e.hidden->get() + at * inner, places}),
+        what + "w1, w3 of " + name);
+    expect_fp64(fp64_ratio(matrix(2), post_of(matrix(2)), e.hidden->get() + at * inner,
+                           e.partial->get() + at * width, true, width, places),
+                what + "w2 of " + name);
+  };
   for (int s = 0; s < e.a.list.slots; ++s) {
-    if (count[static_cast<std::size_t>(s)] == 0) continue;
-    const std::int32_t at = first[static_cast<std::size_t>(s)];
-    const Matrix& m = e.matrices[static_cast<std::size_t>(3 * expert[static_cast<std::size_t>(s)] + 2)]->m;
-    const float post = routed == MatrixFormat::kNVFP4 ? m.global_scale : 1.0f;
-    expect_fp64(fp64_ratio(m, post, e.hidden->get() + at * inner, e.partial->get() + at * width, true, width,
-                           count[static_cast<std::size_t>(s)]),
-                what + "w2 of expert " + std::to_string(expert[static_cast<std::size_t>(s)]));
+    const auto slot = static_cast<std::size_t>(s);
+    if (count[slot] == 0) continue;
+    check_expert(expert[slot], first[slot], count[slot], e.list_tokens->get() + first[slot],
+                 e.list_pairs->get() + first[slot], "expert " + std::to_string(expert[slot]));
   }
+  check_expert(e.experts, e.pairs, tokens, nullptr, nullptr, "the shared expert");
+  // The sum: exact, by the kernel of short steps.
+  Buffer<std::uint16_t> want(tokens * width);
+  ExpertArguments b = e.arguments();
+  b.out = want.get();
+  launch_expert_sum(b, nullptr);
+  expect_equal(want, *e.out, what + "sum");
 }
 
 // ---- times ----
@@ -505,29 +486,6 @@ void print(const std::string& what, double us, double flop) {
   std::fflush(stdout);
 }
 
-const std::vector<GemmTuning>& timed_cuts() {
-  static const std::vector<GemmTuning> cuts = {{},                    // as shipped
-                                               {2, 256, 8, 4, true},  // what the default is compared with
-                                               {2, 192, 8, 4, true},
-                                               {2, 128, 8, 4, true},
-                                               {1, 256, 8, 4, true},
-                                               {1, 128, 8, 4, true},
-                                               {4, 256, 8, 4, true},
-                                               {2, 256, 8, 4, false},
-                                               {2, 256, 8, 0, true},
-                                               {2, 256, 8, 8, true},
-                                               {2, 256, 4, 4, true},
-                                               {2, 256, 16, 4, true},
-                                               {2, 256, 1 << 20, 4, true}};
-  return cuts;
-}
-void time_cuts(const char* name, double flop, const std::function<void()>& old,
-               const std::function<void(const GemmTuning&)>& now) {
-  std::printf("%s: %.3f TFLOP\n", name, flop * 1e-12);
-  print("before", time_us(old), flop);
-  for (const GemmTuning& cut : timed_cuts()) print(text(cut), time_us([&] { now(cut); }), flop);
-}
-
 struct DenseShape {
   const char* name;
   MatrixFormat format;
@@ -541,10 +499,9 @@ void time_dense(const DenseShape& shape, int tokens) {
   std::vector<std::unique_ptr<Weights>> weights;
   std::vector<std::unique_ptr<Buffer<std::uint16_t>>> outs;
   const std::int64_t x_cols = shape.cols * shape.groups;
-  Buffer<std::uint16_t> x(tokens * x_cols), x_before(tokens * x_cols), x_now(operand_rows(tokens) * x_cols);
+  Buffer<std::uint16_t> x(tokens * x_cols), operand(operand_rows(tokens) * x_cols);
   launch_random_bf16(reinterpret_cast<std::byte*>(x.get()), tokens * x_cols, 1.0f, 3, nullptr);
   const bool fp8 = shape.format != MatrixFormat::kBF16;
-  std::vector<before::GemmJob> old_jobs;
   std::vector<GemmJob> jobs;
   double flop = 0;
   for (std::size_t i = 0; i < shape.rows.size(); ++i) {
@@ -553,65 +510,32 @@ void time_dense(const DenseShape& shape, int tokens) {
     weights.push_back(
         std::make_unique<Weights>(shape.format, rows, shape.cols, static_cast<std::uint32_t>(i)));
     outs.push_back(std::make_unique<Buffer<std::uint16_t>>(tokens * rows * (shape.out_bf16 ? 1 : 2)));
-    old_jobs.push_back(
-        {weights.back()->m, x_before.get() + column, x_cols, outs.back()->get(), rows, shape.out_bf16});
-    jobs.push_back({weights.back()->m, x_now.get() + column * operand_rows(tokens), outs.back()->get(), rows,
-                    shape.out_bf16});
+    jobs.push_back({weights.back()->m, operand.get() + column * operand_rows(tokens), outs.back()->get(),
+                    rows, shape.out_bf16});
     flop += 2.0 * static_cast<double>(rows * shape.cols) * tokens;
   }
   std::printf("%s, %d tokens\n", shape.name, tokens);
-  print("operand before", time_us([&] {
-          before::launch_gemm_operand(x.get(), tokens, x_cols, x_cols, shape.format, fp8, x_before.get(),
-                                      nullptr);
-        }),
-        0);
   print("operand", time_us([&] {
-          launch_gemm_operand(x.get(), tokens, x_cols, x_cols, shape.format, fp8, x_now.get(), nullptr);
+          launch_gemm_operand(x.get(), tokens, x_cols, x_cols, shape.format, fp8, operand.get(), nullptr);
         }),
         0);
-  time_cuts(
-      shape.name, flop, [&] { before::launch_gemm(old_jobs, tokens, nullptr); },
-      [&](const GemmTuning& cut) { launch_gemm(jobs, tokens, nullptr, cut); });
+  print("product", time_us([&] { launch_gemm(jobs, tokens, nullptr); }), flop);
 }
 
-void time_experts(MatrixFormat format, int tokens, bool all) {
+void time_experts(MatrixFormat format, int tokens) {
   Experts e(format, MatrixFormat::kFP8, 4096, 2048, 256, 6, tokens, nullptr);
-  e.run_old();
-  e.run_new({});
-  require_cuda(cudaDeviceSynchronize(), "experts");
-  expect_equal(*e.out_before, *e.out, "experts at full size");
-  const double half = 2.0 * static_cast<double>(e.pairs) * 4096 * 2048;
+  const double half = 2.0 * static_cast<double>(e.pairs) * 4096 * 2048, shared = 2.0 * tokens * 4096.0 * 2048;
+  e.run(true, true);
   std::printf("experts %s, %d tokens\n", name_of(format), tokens);
-  print("operand before", time_us([&] { e.old_operand(); }), 0);
-  print("rows", time_us([&] { e.new_rows({}); }), 0);
-  print("operand", time_us([&] { e.new_operand(); }), 0);
-  print("operand of w2 before", time_us([&] { e.old_operand_down(); }), 0);
-  print("operand of w2", time_us([&] { e.new_operand_down(); }), 0);
-  print("sum before", time_us([&] { e.old_sum(); }), 0);
-  print("sum", time_us([&] { e.new_sum(); }), 0);
-  if (!all) {
-    print("w1, w3 before", time_us([&] { e.old_up(); }), 2 * half);
-    print("w1, w3", time_us([&] { e.new_up({}); }), 2 * half);
-    print("w2 before", time_us([&] { e.old_down(); }), half);
-    print("w2", time_us([&] { e.new_down({}); }), half);
-    return;
-  }
-  for (const GemmTuning& cut : timed_cuts()) {
-    e.new_rows(cut);
-    print("w1, w3 " + text(cut), time_us([&] { e.new_up(cut); }), 2 * half);
-    print("w2 " + text(cut), time_us([&] { e.new_down(cut); }), half);
-  }
-  print("w1, w3 before", time_us([&] { e.old_up(); }), 2 * half);
-  print("w2 before", time_us([&] { e.old_down(); }), half);
-  const double shared = 2.0 * tokens * 4096.0 * 2048;
-  time_cuts(
-      "shared expert w1, w3 and SwiGLU", 2 * shared, [&] { e.old_shared_up(); },
-      [&](const GemmTuning& cut) { e.new_shared_up(cut); });
-  time_cuts(
-      "shared expert operand and w2", shared, [&] { e.old_shared_down(); },
-      [&](const GemmTuning& cut) { e.new_shared_down(cut); });
-  print("all experts of a layer before", time_us([&] { e.run_old(); }), 3 * half + 3 * shared);
-  print("all experts of a layer", time_us([&] { e.run_new({}); }), 3 * half + 3 * shared);
+  print("rows", time_us([&] { e.tile_rows(); }), 0);
+  print("operand", time_us([&] { e.up_operand(true); }), 0);
+  print("w1, w3", time_us([&] { e.up(); }), 2 * half);
+  print("operand of w2", time_us([&] { e.down_operand(true); }), 0);
+  print("w2", time_us([&] { e.down(); }), half);
+  print("shared expert w1, w3 and SwiGLU", time_us([&] { e.shared_up(); }), 2 * shared);
+  print("shared expert operand and w2", time_us([&] { e.shared_down(true); }), shared);
+  print("sum", time_us([&] { e.sum(); }), 0);
+  print("all experts of a layer", time_us([&] { e.run(true, true); }), 3 * half + 3 * shared);
 }
 
 int run(bool check, bool time) {
@@ -644,10 +568,10 @@ int run(bool check, bool time) {
         {"bf16 4096x4096", F::kBF16, {4096}, 4096, 1, true},
     };
     for (const int tokens : {8192, 2048}) {
-      time_experts(F::kFP4, tokens, true);
+      time_experts(F::kFP4, tokens);
       for (const DenseShape& shape : shapes) time_dense(shape, tokens);
     }
-    time_experts(F::kNVFP4, 8192, false);
+    time_experts(F::kNVFP4, 8192);
     time_dense({"head", F::kBF16, {129280}, 4096, 1, false}, 2048);
   }
   return failures == 0 ? 0 : 1;

@@ -1,13 +1,7 @@
 // Laboratory: index scores of long steps (src/ops/cuda/indexer/prefill_scores.cu) against the kernel of short
 // ones and against fp64 on the host, then both timed.
 //
-//   By hand, from the repository root, with a configured build folder B:
-//   nvcc -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -fmad=false --expt-relaxed-constexpr -cudart
-//   static
-//     -Isrc lab/cuda/prefill_scores.cu src/ops/cuda/indexer/{scores,prefill_scores}.cu
-//     src/ops/cuda/placement/schedule.cpp src/ops/cuda/runtime/launch.cpp
-//     B/src/numeric/libpivot_numeric.a B/src/base/libpivot_base.a -lfmt -o prefill_scores
-//   ./prefill_scores [checks|times]
+// Built as README.md says; prefill_scores [checks|times].
 //
 // Bounds. Both kernels have to write the same bits to the same places where keys and queries are FP4, whose
 // dot products are exact; elsewhere they may differ by 2^-16 of the row's largest score (BF16 scores: 2^-7),
