@@ -29,14 +29,6 @@ __device__ __forceinline__ void bulk_barrier_wait(std::uint32_t barrier, std::ui
       "r"(parity)
       : "memory");
 }
-// `bytes` and both addresses are multiples of 16.
-__device__ __forceinline__ void bulk_copy(std::uint32_t shared, const void* global, int bytes,
-                                          std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
-      "l"(global), "r"(bytes), "r"(barrier)
-      : "memory");
-}
 
 // ---- clusters ----
 
@@ -67,7 +59,8 @@ __device__ __forceinline__ void cluster_barrier_arrive(std::uint32_t barrier_of_
       "r"(static_cast<std::uint32_t>(mine))
       : "memory");
 }
-// bulk_copy to the same places of every CTA in the mask, whose own barriers count the bytes.
+// From global memory to the same place of every CTA in the mask, whose own barriers count the bytes. `bytes`
+// and both addresses are multiples of 16.
 __device__ __forceinline__ void bulk_copy_to_all(std::uint32_t shared, const void* global, int bytes,
                                                  std::uint32_t barrier, std::uint16_t ranks) {
   asm volatile(

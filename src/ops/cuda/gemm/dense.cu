@@ -16,7 +16,6 @@ struct DenseJob {
   bool out_bf16;
 };
 constexpr int kMaxGemmJobs = 8;
-constexpr int kBand = 8;  // row units of a band (gemm_item)
 struct DenseJobs {
   DenseJob job[kMaxGemmJobs];
   std::int64_t panel_rows;
@@ -24,6 +23,8 @@ struct DenseJobs {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+constexpr int kBand = 8;  // row units of a band (gemm_item)
+
 template <MatrixFormat F>
 struct DenseWork {
   static constexpr MatrixFormat kFormat = F;

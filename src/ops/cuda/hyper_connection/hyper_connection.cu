@@ -2,9 +2,10 @@
 //
 // Bytes: h read and written once, fn (1.57 MB at d = 4096) once per group of 8 tokens. Two kernels: `mix`
 // spreads the 24 x 4d product over the card and leaves partial sums; `finish`, one CTA a token, adds them in
-// a fixed order. Only `pre` is needed before the sublayer: Sinkhorn runs in a warp of its own beside the
-// norm. Weights are asked for before waiting for the previous kernel, and the streams of `finish` before the
-// partial sums are added: a step of one token waits for two memory latencies, not five.
+// a fixed order. Only `pre` is needed before the sublayer: `post` and Sinkhorn are left to a later kernel
+// (tail.cuh), or run in a warp of their own beside the norm. Weights are asked for before waiting for the
+// previous kernel, and the streams of `finish` before the partial sums are added: a step of one token waits
+// for two memory latencies, not five.
 #include "ops/cuda/hyper_connection/hyper_connection.h"
 
 #include <algorithm>

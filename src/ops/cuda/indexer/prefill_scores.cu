@@ -21,9 +21,7 @@ namespace {
 
 constexpr int kHeads = kPrefillIndexHeads, kDims = kPrefillIndexDims, kQueries = kPrefillIndexQueries;
 constexpr int kWarpgroups = 4, kThreads = 128 * kWarpgroups;
-[[maybe_unused]] constexpr int kKeys = 64;            // of a warpgroup
 constexpr int kPanelBytes = kQueries * kHeads * 128;  // 64 dims of every query and head
-constexpr int kSteps = kDims / 16;
 static_assert(kHeads == 64 && kDims == 128);
 
 struct Shared {
@@ -34,6 +32,9 @@ struct Shared {
 static_assert(sizeof(Shared) + 1024 <= kPrefillIndexBytes);
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+constexpr int kKeys = 64;           // of a warpgroup
+constexpr int kSteps = kDims / 16;  // products of a key
 
 __device__ __forceinline__ float relu(float x) {  // NaN stays NaN and is ranked as such
   float r;

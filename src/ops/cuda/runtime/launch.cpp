@@ -31,7 +31,8 @@ int multiprocessors() {
   int device = 0;
   require_cuda(cudaGetDevice(&device), "asking for the current device");
   if (device != of)
-    require_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "asking for multiprocessors");
+    require_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
+                 "asking for multiprocessors");
   of = device;
   return count;
 }
