@@ -275,6 +275,7 @@ class TopkSearch {
         s_.count[r] = counts[r];
       }
     }
+    __syncwarp();  // every lane has read s_.wanted
     if (lane_ == place) {
       s_.bin = 32 * group + place;
       s_.wanted = wanted;
