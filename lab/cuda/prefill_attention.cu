@@ -1,7 +1,5 @@
 // Laboratory: attention of long steps (src/ops/cuda/attention/prefill.cu) against the kernel of short ones
-// and against fp64 on the host, then both timed.
-//
-// Built as README.md says; prefill_attention [checks|times|profile].
+// and against fp64 on the host, then both timed. prefill_attention [checks|times|profile]
 //
 // Bounds. Host: the same rounding points (P to BF16 under the running maximum of tiles of 64 keys),
 // everything else in fp64. An output may differ by 2^-7 of itself (its rounding, and fp32 sums), by 2^-14 of
@@ -35,7 +33,6 @@
 #include "ops/cuda/placement/schedule.h"
 
 namespace {
-
 using namespace pivot;
 using namespace pivot::cuda;
 
@@ -593,10 +590,7 @@ int main(int argc, char** argv) {
     std::printf("this card does not take the kernel\n");
     return 2;
   }
-  if (part == "profile") {
-    run_profile(properties.multiProcessorCount);
-    return 0;
-  }
+  if (part == "profile") return run_profile(properties.multiProcessorCount), 0;
   if (part != "times") run_all_checks(properties.multiProcessorCount);
   if (part != "checks") run_all_times(properties.multiProcessorCount);
   std::printf("%d failures\n", failures.count);

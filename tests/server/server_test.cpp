@@ -463,7 +463,7 @@ TEST(Server, AGrammarThatCompilesLongHoldsUpNobody) {
     options.grammar_limits.max_cost = std::numeric_limits<std::int64_t>::max();
   });
   json slow = chat_body("hi", 4);
-  slow["guided_json"] = slow_schema(15);
+  slow["guided_json"] = slow_schema(45);  // some seconds; 15 took less than 300 ms on a fast machine
   HttpClient waiting = server.client();
   waiting.send_raw(test::post_text("/v1/chat/completions", slow.dump()));
   for (int i = 0; i < 2000 && server.metric("pivot_grammars_waiting") == 0; ++i)
