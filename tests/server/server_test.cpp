@@ -421,7 +421,7 @@ TEST(Server, HealthGenerateTellsThatAStepHangs) {
 TEST(Server, HealthGenerateDisturbsNobody) {
   TestServer server([](server::InstanceOptions& options) {
     options.engine.max_sequences = 1;
-    options.service.health_patience = 500ms;
+    options.service.health_patience = std::chrono::milliseconds(test::kPatience) / 240;
   });
   HttpClient stream = server.client();
   json body = chat_body("Go on for ever.", 6000);
