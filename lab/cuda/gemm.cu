@@ -23,55 +23,15 @@
 #include "ops/cuda/placement/random_fill.h"
 #include "ops/cuda/runtime/launch.h"
 
-namespace pivot::cuda {
+#include "lab.h"
 
-// Here instead of runtime/launch.cpp, so that nothing but the CUDA runtime is linked.
-void require_cuda(cudaError_t status, const char* operation) {
-  if (status == cudaSuccess) return;
-  std::printf("%s: %s\n", operation, cudaGetErrorString(status));
-  std::exit(2);
-}
-void require(bool condition, const char* what) {
-  if (condition) return;
-  std::printf("refused: %s\n", what);
-  std::exit(2);
-}
+namespace pivot::cuda {
 
 namespace {
 
 constexpr double kAttainable = 790.0;  // TFLOP/s in BF16 on an H200
 
-// ---- memory ----
-
-template <class T>
-class Buffer {
- public:
-  explicit Buffer(std::int64_t count) : count_(count) {
-    require_cuda(cudaMalloc(&memory_, static_cast<std::size_t>(std::max<std::int64_t>(count, 1)) * sizeof(T)),
-                 "allocating");
-    clear(0xff);  // NaN everywhere: what is not written shows
-  }
-  explicit Buffer(const std::vector<T>& host) : Buffer(static_cast<std::int64_t>(host.size())) {
-    require_cuda(cudaMemcpy(memory_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice), "upload");
-  }
-  ~Buffer() { cudaFree(memory_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  void clear(int byte) {
-    require_cuda(cudaMemset(memory_, byte, static_cast<std::size_t>(count_) * sizeof(T)), "set");
-  }
-  T* get() const { return memory_; }
-  std::int64_t count() const { return count_; }
-  std::vector<T> host() const {
-    std::vector<T> out(static_cast<std::size_t>(count_));
-    require_cuda(cudaMemcpy(out.data(), memory_, out.size() * sizeof(T), cudaMemcpyDeviceToHost), "download");
-    return out;
-  }
-
- private:
-  T* memory_ = nullptr;
-  std::int64_t count_;
-};
+// ---- weights ----
 
 class Weights {
  public:

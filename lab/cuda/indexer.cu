@@ -29,52 +29,13 @@
 #include "ops/cuda/placement/random_fill.h"
 #include "ops/cuda/runtime/launch.h"
 
-namespace pivot::cuda {
+#include "lab.h"
 
-// Here instead of runtime/launch.cpp, so that nothing but the CUDA runtime is linked.
-void require_cuda(cudaError_t status, const char* operation) {
-  if (status == cudaSuccess) return;
-  std::printf("%s: %s\n", operation, cudaGetErrorString(status));
-  std::exit(2);
-}
-void require(bool condition, const char* what) {
-  if (condition) return;
-  std::printf("refused: %s\n", what);
-  std::exit(2);
-}
+namespace pivot::cuda {
 
 namespace {
 
 constexpr std::int64_t kRate = 4340;  // GB/s of a reading kernel on an H200
-
-template <class T>
-class Buffer {
- public:
-  explicit Buffer(std::int64_t count) : count_(std::max<std::int64_t>(count, 1)) {
-    require_cuda(cudaMalloc(&memory_, bytes()), "allocating");
-    clear();
-  }
-  explicit Buffer(const std::vector<T>& host) : Buffer(static_cast<std::int64_t>(host.size())) { fill(host); }
-  ~Buffer() { cudaFree(memory_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  void clear() { require_cuda(cudaMemset(memory_, 0xff, bytes()), "clearing"); }  // what is not written shows
-  void fill(const std::vector<T>& host, std::int64_t at = 0) {
-    require_cuda(cudaMemcpy(memory_ + at, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice),
-                 "upload");
-  }
-  T* get() const { return memory_; }
-  std::vector<T> host() const {
-    std::vector<T> out(static_cast<std::size_t>(count_));
-    require_cuda(cudaMemcpy(out.data(), memory_, bytes(), cudaMemcpyDeviceToHost), "download");
-    return out;
-  }
-
- private:
-  std::size_t bytes() const { return static_cast<std::size_t>(count_) * sizeof(T); }
-  T* memory_ = nullptr;
-  std::int64_t count_;
-};
 
 int failures = 0;
 std::int64_t comparisons = 0;
